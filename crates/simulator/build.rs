@@ -1,4 +1,4 @@
-//! Compiles the congestion controls' C cores and their host.
+//! Compiles the C cores of the congestion controls and their host.
 
 fn main() {
     let (core, sim) = ("../../kmod/core", "../../kmod/sim");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Code between the kernel's hooks and a core, shared by both adapters. An adapter includes socket.h, defines the
- * following, includes this file, and then defines the kernel's entry points:
+ * The code between the kernel's hooks and a core, which both adapters share. An adapter includes socket.h, defines the following, includes
+ * this file, and then defines the kernel's entry points:
  *
  *   ccb_of(tp), ccb_params(tp)                state of the socket, or null; parameters of its instance
  *   ccb_new(tp)                               the same at init: with CC_WANTS_STORAGE it is allocated
@@ -27,7 +27,7 @@
 #ifndef CCB_HOOKS_H
 #define CCB_HOOKS_H
 
-/* What a core with CC_SKIPS_FIELDS reads at init only. */
+/* The fields that a core with CC_SKIPS_FIELDS reads only at init. */
 CC_FN void ccb_fill_rest(struct tcp_sock *tp, struct cc_ack *a)
 {
 	a->mdev_us = tp->mdev_us;
@@ -43,7 +43,7 @@ CC_FN u32 ccb_ecn_flag(struct tcp_sock *tp)
 	return tp->ecn_flags & CCB_ECN_MODE ? CC_ECN : 0;
 }
 
-/* Fills the input of a core from the socket, but for srtt_us and what an ACK adds. */
+/* Fills a core's input from the socket, except for srtt_us and what an ACK adds. */
 CC_FN void ccb_fill(struct tcp_sock *tp, struct cc_ack *a)
 {
 	a->now_us = tp->tcp_mstamp;
@@ -62,7 +62,7 @@ CC_FN void ccb_fill(struct tcp_sock *tp, struct cc_ack *a)
 		ccb_fill_rest(tp, a);
 }
 
-/* What is not known without an ACK. */
+/* The fields that are unknown without an ACK. */
 CC_FN void ccb_fill_no_ack(struct cc_ack *a)
 {
 	a->rtt_us = 0;
@@ -77,10 +77,7 @@ CC_FN void ccb_fill_no_ack(struct cc_ack *a)
 	a->random = 0;
 }
 
-/*
- * The input of a core without an ACK; null if the socket has no state. It is in the state, or else in `stack`
- * (socket.h).
- */
+/* A core's input without an ACK; null if the socket has no state. It is in the state, or else in `stack` (socket.h). */
 CC_FN struct cc_ack *ccb_input(struct tcp_sock *tp, struct ccb_socket *s, struct cc_ack *stack)
 {
 	struct cc_ack *a;
@@ -95,7 +92,7 @@ CC_FN struct cc_ack *ccb_input(struct tcp_sock *tp, struct ccb_socket *s, struct
 	return a;
 }
 
-/* The random number of a call. */
+/* Returns the random number of a call. */
 CC_FN u32 ccb_draw(const struct ccb_socket *s, const struct cc_ack *a)
 {
 #if CCB_WANTS & CC_WANTS_RANDOM
@@ -108,7 +105,7 @@ CC_FN u32 ccb_draw(const struct ccb_socket *s, const struct cc_ack *a)
 }
 
 #if CCB_ECHOES
-/* Whether this instance counts marks: always, or by its parameter ecn_enable. */
+/* Whether this instance counts marks, either always or because of its parameter ecn_enable. */
 CC_FN int ccb_wants_ecn(struct tcp_sock *tp)
 {
 #if CCB_WANTS & CC_MAY_WANT_ECN
@@ -131,7 +128,7 @@ CC_FN void ccb_apply(struct tcp_sock *tp, const struct cc_ack *a, const struct c
 		tp->snd_ssthresh = out->ssthresh_pkts;
 }
 
-/* Writes the stats where they stay: the time is the stack's, of this ACK or event. */
+/* Writes the stats directly to the row. The time is the stack's, that of this ACK or event. */
 CC_FN void ccb_row_fill(struct ccb_row *row, struct tcp_sock *tp, const struct ccb_socket *s, const struct cc_ack *a)
 {
 	const struct sock *sk = ccb_sk(tp);
@@ -145,7 +142,9 @@ CC_FN void ccb_row_fill(struct ccb_row *row, struct tcp_sock *tp, const struct c
 	CORE(_read)(&s->state, ccb_params(tp), a, (struct CORE(_stats) *)row->stats);
 }
 
-/* Counts the rounds before this number that have no row, at once: for each, its atomic addition would take a twentieth of an ACK. */
+/*
+ * Counts the rounds before this number that have no row, all at once: an atomic addition for each would take a twentieth of an ACK's time.
+ */
 CC_FN void ccb_count_skipped(struct tcp_sock *tp, struct ccb_notes *notes, u32 before)
 {
 	ccb_rounds_skipped(tp, (u16)(before - notes->counted));
@@ -153,8 +152,8 @@ CC_FN void ccb_count_skipped(struct tcp_sock *tp, struct ccb_notes *notes, u32 b
 }
 
 /*
- * Whether a row is due: one for a round has a distance to the row before, one for a state that begins need not. Rounds without a row are
- * counted with the next row. `flags` of cc_out
+ * Whether a row is due. A round's row must keep a distance to the previous row, the row of a state that begins need not. Rounds without a
+ * row are counted with the next row. `flags`: of cc_out.
  */
 CC_FN int ccb_row_due(struct tcp_sock *tp, struct ccb_notes *notes, const struct cc_ack *a, u32 flags)
 {
@@ -181,7 +180,7 @@ CC_FN void ccb_record(struct tcp_sock *tp, struct ccb_socket *s, const struct cc
 		ccb_row_out(tp, s, a);
 }
 
-/* Keeps whether TX_START may be skipped, after a call that may change it. */
+/* Stores whether TX_START may be skipped, after a call that may change this. */
 CC_FN void ccb_note_tx_start(struct tcp_sock *tp, const struct ccb_socket *s)
 {
 #if CCB_WANTS & CC_SKIPS_EVENTS
@@ -282,7 +281,7 @@ CC_FN void ccb_demand_cwr(struct tcp_sock *tp, u32 on)
 	tp->ecn_flags = on ? tp->ecn_flags | TCP_ECN_DEMAND_CWR : tp->ecn_flags & ~TCP_ECN_DEMAND_CWR;
 }
 
-/* A data packet arrived, with or without CE; see ../core/echo.h. */
+/* A data packet has arrived, with or without CE: see ../core/echo.h. */
 CC_FN void ccb_on_mark(struct tcp_sock *tp, u32 ce)
 {
 	struct ccb_socket *s = ccb_of(tp);
@@ -320,7 +319,7 @@ CC_FN void ccb_on_cwnd_event(struct tcp_sock *tp, u32 event)
 #endif
 }
 
-/* The window was full when packets were last sent; tcp_is_cwnd_limited() also holds while slow start uses half of it. */
+/* Whether the window was full when packets were last sent. tcp_is_cwnd_limited() also holds while slow start uses half of it. */
 CC_FN u32 ccb_cwnd_flags(struct tcp_sock *tp)
 {
 	if (CCB_WANTS & CC_SKIPS_FIELDS)
@@ -345,20 +344,20 @@ CC_FN void ccb_on_ack(struct tcp_sock *tp, struct ccb_socket *s, struct cc_ack *
 	ccb_record(tp, s, a, out.flags);
 }
 
-/* No sample: negative in the kernel, 0 in a core. */
+/* No sample is negative in the kernel and 0 in a core. */
 CC_FN u32 ccb_rtt_us(long rtt_us)
 {
 	return rtt_us > 0 ? (u32)rtt_us : rtt_us == 0;
 }
 
 #if CCB_WANTS & CC_OWNS_CWND
-/* Below 2^32 ns by a multiplication: 274877907 is 2^38 / 1000, rounded up. */
+/* Below 2^32 ns, a multiplication suffices: 274877907 is 2^38 / 1000, rounded up. */
 CC_FN u32 ccb_us_of_ns(u64 ns)
 {
 	return ns >> 32 ? cc_u32(cc_div64(ns, 1000)) : (u32)((ns * 274877907) >> 38);
 }
 
-/* What CC_SKIPS_PROBE may leave out. Returns its flags. */
+/* Fills in what CC_SKIPS_PROBE allows to omit. Returns its flags. */
 CC_FN u32 ccb_fill_probe(struct tcp_sock *tp, struct ccb_socket *s, const struct rate_sample *rs, struct cc_ack *a)
 {
 #if CCB_WANTS & CC_SKIPS_PROBE
@@ -378,7 +377,7 @@ CC_FN void ccb_fill_counts(const struct rate_sample *rs, struct cc_ack *a)
 	a->lost_pkts = (u32)rs->losses;
 }
 
-/* A rate sample; both numbers are not 0. */
+/* Fills in a rate sample whose two numbers are not 0. */
 CC_FN void ccb_fill_sample(const struct rate_sample *rs, struct cc_ack *a, s32 delivered, long interval_us)
 {
 	a->rate_delivered_pkts = (u32)delivered;
@@ -414,8 +413,9 @@ CC_FN void ccb_fill_ack(struct tcp_sock *tp, const struct rate_sample *rs, struc
 
 #if CCB_WANTS & CC_FAST_PATH
 /*
- * Whether the ACK took the fast path, which those without samples, and with ECN, do not. The compiler reads only the fields that are
- * used. Those of the test are read again after it: otherwise it keeps them on the stack, and the verifier follows what the test says of them.
+ * Returns whether the ACK took the fast path. ACKs without samples or with ECN do not. The compiler reads only the fields that are used.
+ * The fields of the test are read again after it: otherwise the compiler keeps them on the stack, and the verifier follows what the test
+ * implies for them.
  */
 CC_FN int ccb_on_fast_ack(struct tcp_sock *tp, struct ccb_socket *s, const struct rate_sample *rs)
 {
@@ -456,12 +456,12 @@ CC_FN int ccb_on_fast_ack(struct tcp_sock *tp, struct ccb_socket *s, const struc
 #else
 #define CCB_SLOW CC_FN
 #endif
-/* For every ACK. Always 0. */
+/* Handles any ACK. Returns 0. */
 CCB_SLOW int ccb_on_slow_ack(struct tcp_sock *tp, struct ccb_socket *s, const struct rate_sample *rs)
 {
 	CCB_ACK_ON_STACK
 	struct cc_ack *a = CCB_ACK(s, CCB_ACK_STACK);
-	/* First: after the call for a random number, the compiler reads everything again. */
+	/* Must come first: after the call for a random number, the compiler reads everything again. */
 	u32 flags = ccb_fill_probe(tp, s, rs, a);
 
 	ccb_fill_ack(tp, rs, a);
@@ -470,7 +470,7 @@ CCB_SLOW int ccb_on_slow_ack(struct tcp_sock *tp, struct ccb_socket *s, const st
 	return 0;
 }
 
-/* Always 0. */
+/* Returns 0. */
 CC_FN int ccb_on_cong_control(struct tcp_sock *tp, const struct rate_sample *rs)
 {
 	struct ccb_socket *s = ccb_of(tp);
@@ -493,7 +493,7 @@ CC_FN u32 ccb_on_burst(struct tcp_sock *tp)
 }
 #endif
 
-#define CCB_SNDBUF_WINDOWS 3 /* the core may slow-start during recovery */
+#define CCB_SNDBUF_WINDOWS 3 /* the core may be in slow start during recovery */
 #else
 CC_FN void ccb_on_sample(struct tcp_sock *tp, const struct ack_sample *sample)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A core as a congestion control in BPF. The including file includes the core, defines CCB (its name), CCB_NAME (the
- * default name in the kernel), CCB_WANTS and CCB_PARAM_LIST, then includes this. README.md documents the interface for
- * loaders; ../adapter/hooks.h calls the core.
+ * Makes a core a congestion control in BPF. The including file includes the core, defines CCB (its name), CCB_NAME (the default name in the
+ * kernel), CCB_WANTS and CCB_PARAM_LIST, and then includes this file. README.md documents the interface for loaders. ../adapter/hooks.h
+ * calls the core.
  */
 #if CCB_WANTS & CC_WANTS_STORAGE
 #define CCB_NOTES(tp, s) (&ccb_priv(tp)->notes) /* in a cache line that is needed anyway */
@@ -12,13 +12,13 @@
 char _license[] SEC("license") = "Dual BSD/GPL";
 
 /*
- * Written by the loader, constant after load. Not const: the compiler must not know the values. It has its own section,
- * and the fields before params are the same in every object.
+ * The loader writes these values before load; they are constant afterwards. They are not const, because the compiler must not know them.
+ * They have their own section, and the fields before params are the same in every object.
  */
 struct {
-	u64 netns_cookie; /* record sockets of this namespace; 0: of all */
+	u64 netns_cookie; /* record sockets of this namespace; 0: of all namespaces */
 	u32 record;	  /* 0: record nothing */
-	u32 row_gap_us;	  /* least time between a row of a round and the row before; 0: every round has a row */
+	u32 row_gap_us;	  /* minimum time between a round's row and the previous row; 0: every round has a row */
 	u32 params_count;
 	struct CORE(_params) params;
 } ccb_config SEC(".rodata.ccb") = {
@@ -27,7 +27,7 @@ struct {
 	.params = {CCB_PARAM_LIST(CC_PARAM_DEFAULT)},
 };
 
-/* Rows dropped because the ring was full; rounds without a row because of ccb_config.row_gap_us. */
+/* Rows dropped because the ring was full, and rounds without a row because of ccb_config.row_gap_us. */
 struct {
 	u64 lost, skipped;
 } ccb_count SEC(".data.ccb");
@@ -46,8 +46,8 @@ struct {
 } ccb_sockets SEC(".maps");
 
 /*
- * State of the first sockets: it is found without a call, and without the three cache lines that lead to socket storage. Those cost a
- * tenth of an ACK. Further sockets have it in ccb_sockets.
+ * State of the first sockets. It is found without a call, and without the three cache lines that lead to socket storage, which cost a tenth
+ * of an ACK's time. The state of further sockets is in ccb_sockets.
  */
 #define CCB_SLOTS 256 /* a power of two; the first is not used */
 #define CCB_SLOT_TRIES 8
@@ -57,9 +57,8 @@ struct ccb_slot {
 } __attribute__((aligned(64))) ccb_slots[CCB_SLOTS];
 
 /*
- * In icsk_ca_priv, which is free then, and which the kernel clears before init (since 5.8 at disconnect, too): whether init
- * was called, and whether the core reacts to TX_START. A look-up of the state is most of the cost of an event that changes
- * nothing.
+ * In icsk_ca_priv, which is otherwise free, and which the kernel clears before init (since 5.8, also at disconnect): whether init was
+ * called, and whether the core reacts to TX_START. For an event that changes nothing, looking up the state would be most of the cost.
  */
 #define CCB_REACTS_TO_TX_START 1
 #define CCB_INITIALIZED 2
@@ -86,7 +85,7 @@ INLINE struct ccb_socket *ccb_of(struct tcp_sock *tp)
 	return number ? &ccb_slot(number)->socket : bpf_sk_storage_get(&ccb_sockets, tp, 0, 0);
 }
 
-/* A free slot, if one is found at once. */
+/* Takes a free slot if it finds one quickly. */
 INLINE struct ccb_socket *ccb_take_slot(struct tcp_sock *tp)
 {
 	struct ccb_slot *slot;
@@ -124,7 +123,7 @@ INLINE struct ccb_socket *ccb_new(struct tcp_sock *tp)
 	return s;
 }
 
-/* A socket that is connected again has events before init; if its state is in storage, with that of the connection before. */
+/* When a socket connects again, events precede init. If its state is in storage, it is that of the previous connection. */
 INLINE void ccb_keep_tx_start(struct tcp_sock *tp, int reacts)
 {
 	if (ccb_priv(tp)->flags)
@@ -137,8 +136,8 @@ INLINE int ccb_skips_tx_start(struct tcp_sock *tp)
 }
 
 /*
- * The ACK of a SYN, and of data on it, arrives before init. The state is zero then: whether one of its rounds has ended would depend on
- * the random first sequence number.
+ * The ACK of a SYN, and of data on it, arrives before init. The state is zero then, so the random initial sequence number would decide
+ * whether a round has ended.
  */
 INLINE int ccb_is_initialized(struct tcp_sock *tp)
 {
@@ -223,7 +222,7 @@ INLINE u32 ccb_ca_state(struct tcp_sock *tp)
 
 INLINE u64 ccb_pacing_rate(struct tcp_sock *tp)
 {
-	return tp->inet_conn.icsk_inet.sk.sk_pacing_rate; /* not by ccb_sk(): one relocation */
+	return tp->inet_conn.icsk_inet.sk.sk_pacing_rate; /* not through ccb_sk(): this takes one relocation */
 }
 
 INLINE void ccb_set_cwnd(struct tcp_sock *tp, u32 cwnd_pkts)
@@ -296,7 +295,7 @@ SEC("struct_ops/ccb_init") int ccb_init(u64 *ctx)
 	return 0;
 }
 
-/* May be called more than once, and without init: icsk_ca_priv is zero then. */
+/* May be called more than once, and even without init: icsk_ca_priv is zero then. */
 SEC("struct_ops/ccb_release") int ccb_release(u64 *ctx)
 {
 	struct tcp_sock *tp = (void *)ctx[0];
@@ -351,7 +350,7 @@ SEC("struct_ops/ccb_cong_control") int ccb_cong_control(u64 *ctx)
 
 	if (!ccb_is_initialized(tp))
 		return 0;
-	/* Assembly: the compiler would merge both loads into one with a variable offset, which the verifier rejects. */
+	/* In assembly, because the compiler would merge both loads into one with a variable offset, which the verifier rejects. */
 	if (KERNEL_MATCHES(struct tcp_congestion_ops___four))
 		asm volatile("%0 = *(u64 *)(%1 + 24)" : "=r"(rs) : "r"(ctx));
 	else

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Sets TCP_CONGESTION before the handshake, for sockets that the map early_ports selects: when they connect (in state
- * CLOSE, so that the congestion control is initialised only once, when ECN has been negotiated, and no other one before
- * it: bbr's init enables pacing, and nothing disables it again) and when they listen (accepted sockets inherit it). When
- * a connection leaves ESTABLISHED, counts whether the kernel paced it. See README.md.
+ * Sets TCP_CONGESTION before the handshake for the sockets that the map early_ports selects: when they connect and when they listen
+ * (accepted sockets inherit it). Connecting sockets are in state CLOSE. So the congestion control is initialised only once, after ECN has
+ * been negotiated, and no other one before it: bbr's init enables pacing, which nothing disables again. When a connection leaves
+ * ESTABLISHED, the program counts whether the kernel paced it. See README.md.
  */
 #include "kernel.bpf.h"
 
@@ -16,11 +16,11 @@ struct {
 /* A congestion control, and counters of its sockets. */
 struct early_cc {
 	char cc[16];
-	u64 set, refused; /* setsockopt calls that succeeded; that the kernel refused */
-	u64 ended, paced; /* sockets that left ESTABLISHED; of these, sockets that the kernel paced */
+	u64 set, refused; /* setsockopt calls that succeeded, and that the kernel refused */
+	u64 ended, paced; /* sockets that left ESTABLISHED, and how many of these the kernel paced */
 };
 
-/* Key: a local port, of a listening or connecting socket, or REMOTE | remote port of a connecting socket. */
+/* Key: a local port of a listening or connecting socket, or REMOTE | remote port of a connecting socket. */
 #define REMOTE 0x10000
 struct {
 	int (*type)[1]; /* BPF_MAP_TYPE_HASH */
@@ -29,7 +29,7 @@ struct {
 	struct early_cc *value;
 } early_ports SEC(".maps");
 
-/* Contexts of the programs (include/uapi/linux/bpf.h), up to the last field in use. */
+/* Contexts of the programs (include/uapi/linux/bpf.h), up to the last field used. */
 struct bpf_sock {
 	u32 bound_dev_if, family, type, protocol, mark, priority, src_ip4, src_ip6[4], src_port;
 };

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Egress classifier (tcx or clsact, direct action) on a sender's interface: rewrites ECT(0) to ECT(1) in packets of
- * selected sockets, for kernels that cannot send ECT(1). Does not change CE and Not-ECT. See README.md.
+ * Egress classifier (tcx or clsact, direct action) on a sender's interface. Rewrites ECT(0) to ECT(1) in packets of selected sockets, for
+ * kernels that cannot send ECT(1). Leaves CE and Not-ECT unchanged. See README.md.
  */
 #include "kernel.bpf.h"
 
 char _license[] SEC("license") = "Dual BSD/GPL";
 
 struct {
-	char cc[16]; /* select sockets with this congestion control; empty: any */
-	u32 mark;    /* and packets with this skb->mark; 0: any */
+	char cc[16]; /* select sockets with this congestion control; empty: all */
+	u32 mark;    /* and packets with this skb->mark; 0: all */
 	u32 link_bytes; /* length of the link header: 14, or 0 for tun */
 } ect1_config SEC(".rodata.ect1") = {
 	.link_bytes = 14,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Kernel definitions for the BPF programs, without vmlinux.h and libbpf headers. CO-RE relocates field offsets to the
- * running kernel, so structs list only the fields in use, in any order.
+ * Kernel definitions for the BPF programs, without vmlinux.h and libbpf headers. CO-RE relocates field offsets to the running kernel, so
+ * structs list only the fields used, in any order.
  */
 #ifndef CCB_KERNEL_BPF_H
 #define CCB_KERNEL_BPF_H
@@ -115,12 +115,12 @@ struct tcp_congestion_ops {
 	void (*release)(struct sock *sk);
 };
 
-/* Since 6.10; before, cong_control took (sk, rs). */
+/* Since 6.10. Earlier, cong_control took (sk, rs). */
 struct tcp_congestion_ops___four {
 	void (*cong_control)(struct sock *sk, u32 ack, int flag, const struct rate_sample *rs);
 };
 
-/* Whether the running kernel has a matching type. A constant after relocation, so the other branch is dead code. */
+/* Whether the running kernel has a matching type. It is a constant after relocation, so the other branch is dead code. */
 #define KERNEL_MATCHES(type) __builtin_preserve_type_info(*(type *)0, 2)
 
 /* Helpers by number (enum bpf_func_id). */
@@ -135,14 +135,14 @@ static u64 (*const bpf_ringbuf_query)(void *ring, u64 flags) = (void *)134;
 #define BPF_SK_STORAGE_GET_F_CREATE 1
 #define BPF_FIELD_EXISTS 2
 
-/* Reads a bit-field of the running kernel: loads its bytes and shifts the other bits out. */
+/* Reads a bit-field of the running kernel: loads its bytes and shifts out the other bits. */
 #define FIELD_INFO(object, field, what) __builtin_preserve_field_info((object)->field, what)
 #define BITS(object, field)                                                                        \
 	({                                                                                         \
 		const u8 *at = (const u8 *)(object) + FIELD_INFO(object, field, 0);                \
 		u64 bits = 0;                                                                      \
                                                                                                    \
-		asm("" : "+r"(at)); /* not volatile: the compiler would read everything again after it */                                                       \
+		asm("" : "+r"(at)); /* not volatile: otherwise the compiler would read everything again afterwards */                              \
 		switch (FIELD_INFO(object, field, 1)) {                                            \
 		case 1:                                                                            \
 			bits = *at;                                                                \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A minimal congestion control that tests which flags a kernel accepts: the loader registers it and unregisters it at
- * once. Its initial value has the layout of every instance; see README.md.
+ * A minimal congestion control that tests which flags a kernel accepts: the loader registers it and unregisters it at once. Its initial
+ * value has the layout of every instance; see README.md.
  */
 #include "kernel.bpf.h"
 

@@ -2,11 +2,11 @@
 /*
  * BBRv3.
  *
- * Sources: google/bbr, net/ipv4/tcp_bbr.c of branch v3 (001a430b), step by step, and draft-ietf-ccwg-bbr;
- * bbr_common.h lists what differs and why. Differences from BBRv2: bbr2.h.
+ * Sources: google/bbr, net/ipv4/tcp_bbr.c of branch v3 (001a430b), step by step, and draft-ietf-ccwg-bbr. bbr_common.h lists the
+ * differences and their reasons. For differences from BBRv2 see bbr2.h.
  *
- * ecn_enable takes the place of the source's route attribute: it is off by default, and needs marks of a shallow queue
- * and per-packet feedback. State diagram and units: bbr_common.h.
+ * ecn_enable replaces the source's route attribute. It is off by default, and needs marks from a shallow queue and per-packet feedback.
+ * State diagram and units: bbr_common.h.
  */
 #ifndef CC_BBR3_H
 #define CC_BBR3_H

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Shared by BBRv2 and BBRv3 (not BBRv1): the steps at an ACK, PROBE_RTT, pacing rate and cwnd, on top of bbr_model.h
- * (the path) and bbr_probe_bw.h (probes for bandwidth). bbr2.h and bbr3.h list the differences between the versions.
+ * The parts that BBRv2 and BBRv3 (not BBRv1) share: the steps at an ACK, PROBE_RTT, pacing rate and cwnd. They build on bbr_model.h (the
+ * path) and bbr_probe_bw.h (probes for bandwidth). bbr2.h and bbr3.h list the differences between the versions.
  *
- * Sources, followed step by step: google/bbr, net/ipv4/tcp_bbr2.c of branch v2alpha (0487ade5) and net/ipv4/tcp_bbr.c
- * of branch v3 (001a430b); draft-ietf-ccwg-bbr. What a congestion control outside of that kernel does not have:
- * - A packet carries neither tx.in_flight nor tx.lost. What was delivered and lost since it was sent was in flight with
- *   it: the rate sample has the one, and loss_marks of bbr_model.h the other. Exact, unless packets were reordered or
- *   losses within a sixteenth of a window ran together. A lost packet is taken to have been sent just after the packet
- *   of the sample before.
- * - The stack reports losses with the ACK instead of packet by packet: those of one ACK count as one packet of a TSO
- *   burst does in the source. inflight_hi and the other bounds are saved before, so undo restores them as the draft
- *   demands; the source saves them after the first loss.
- * - The stack does not say that a tail loss probe repaired a loss: such a loss has no effect.
- * - Samples of packets sent in PROBE_RTT are application-limited here rather than in tp->app_limited.
- * - Kernels before 5.18 do not say how many packets of a sample had CE: there CE ends STARTUP and cuts
- *   inflight_lo, but does not end a probe.
- * - No fast ACK mode, no PLB, and not the source's fast path: it saves CPU time while the application limits. bbr_fast_path.h has another.
+ * Sources, followed step by step: google/bbr, net/ipv4/tcp_bbr2.c of branch v2alpha (0487ade5) and net/ipv4/tcp_bbr.c of branch v3
+ * (001a430b); draft-ietf-ccwg-bbr. What a congestion control outside that kernel lacks, and what this code does instead:
+ * - A packet carries neither tx.in_flight nor tx.lost. In flight with a packet was what has been delivered and lost since it was sent: the
+ *   rate sample gives the former, loss_marks of bbr_model.h the latter. This is exact unless packets were reordered, or losses within a
+ *   sixteenth of a window were merged. A lost packet is assumed to have been sent just after the packet of the previous sample.
+ * - The stack reports losses with the ACK, not packet by packet. The losses of one ACK count as one packet of a TSO burst does in the
+ *   source. inflight_hi and the other bounds are saved before, so undo restores them as the draft demands; the source saves them after the
+ *   first loss.
+ * - The stack does not report that a tail loss probe has repaired a loss, so such a loss has no effect.
+ * - Samples of packets sent in PROBE_RTT are marked application-limited here, not in tp->app_limited.
+ * - Kernels before 5.18 do not report how many packets of a sample had CE. There, CE ends STARTUP and cuts inflight_lo, but does not end a
+ *   probe.
+ * - There is no fast ACK mode and no PLB. The source's fast path, which saves CPU time while the application limits, is replaced by that of
+ *   bbr_fast_path.h.
  *
  *   [STARTUP] -- pipe full, or loss or CE too high --> [DRAIN] -- in flight <= BDP --+
  *                                                                                    v
@@ -33,7 +33,7 @@
 
 #include "bbr_probe_bw.h"
 
-/* The window before loss recovery or PROBE_RTT reduced it. */
+/* Saves the window from before loss recovery or PROBE_RTT reduced it. */
 CC_FN void cc_bbr_save_cwnd(struct cc_bbr_state *st, u32 cwnd)
 {
 	if (st->prev_ca_state < CC_RECOVERY && st->mode != CC_BBR_PROBE_RTT)
@@ -86,7 +86,7 @@ CC_FN u32 cc_bbr_handle_probe_rtt(struct cc_bbr_state *st, const struct cc_bbr_p
 	return cc_bbr_check_probe_rtt_done(st, p, a, rs->cwnd);
 }
 
-/* No RTT as low as the lowest for probe_rtt_interval. */
+/* Whether no RTT has been as low as the minimum for probe_rtt_interval. */
 CC_FN int cc_bbr_is_probe_rtt_due(const struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a)
 {
 	return (u32)a->now_us - st->probe_rtt_min_stamp_us > p->probe_rtt_interval_ms * 1000;
@@ -129,7 +129,7 @@ CC_FN u32 cc_bbr_update_min_rtt(struct cc_bbr_state *st, const struct cc_bbr_par
 	return cwnd;
 }
 
-/* The pacing rate, of the bandwidth's rate: it does not decrease in STARTUP. */
+/* The pacing rate, given the rate from the bandwidth: it does not decrease in STARTUP. */
 CC_FN u64 cc_bbr_pacing_rate(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a, u64 rate)
 {
 	u64 now = a->pacing_bytes_per_sec;
@@ -141,7 +141,7 @@ CC_FN u64 cc_bbr_pacing_rate(struct cc_bbr_state *st, const struct cc_bbr_params
 	return rate > now ? rate : now;
 }
 
-/* Whether the pacing rate and the window's target may differ from what the last inputs gave. */
+/* Whether the pacing rate and the target window may differ from what the last inputs gave. */
 CC_FN int cc_bbr_inputs_changed(const struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 bw, u32 mode,
 				const struct cc_ack *a)
 {
@@ -162,7 +162,7 @@ CC_FN u32 cc_bbr_inflight_cap(const struct cc_bbr_state *st, const struct cc_bbr
 	return cc_bbr_bdp(st, in->bw, cc_bbr_permille(in->cwnd_gain)) + cc_min(extra, most);
 }
 
-/* From `before`; `full` if the pipe was full once. */
+/* The window from `before`; `full` if the pipe was full once. */
 CC_FN u32 cc_bbr_set_cwnd(const struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 mode, u32 full, const struct cc_ack *a,
 			  u32 before)
 {
@@ -188,7 +188,7 @@ CC_FN u32 cc_bbr_set_cwnd(const struct cc_bbr_state *st, const struct cc_bbr_par
 	return cc_max(cc_min(cc_min((u32)cwnd, cap), CC_INFINITE), CC_MIN_CWND);
 }
 
-/* Keeps the inputs and what they give. Returns inflight_cap. */
+/* Stores the inputs and the resulting rate. Returns inflight_cap. */
 CC_STEP u32 cc_bbr_take_inputs(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 bw, u32 mss_bytes)
 {
 	struct cc_bbr_inputs in = {
@@ -208,8 +208,8 @@ CC_STEP u32 cc_bbr_take_inputs(struct cc_bbr_state *st, const struct cc_bbr_para
 }
 
 /*
- * Pacing rate, size of bursts and cwnd of the model. Between ACKs what they depend on seldom changes; what it gave is kept
- * then. Returns cwnd.
+ * Computes pacing rate, burst size and cwnd from the model. Their inputs seldom change between ACKs; if they have not, the stored results
+ * are used. Returns cwnd.
  */
 CC_STEP u32 cc_bbr_update_control_parameters(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version,
 					     const struct cc_ack *restrict a)
@@ -265,7 +265,7 @@ CC_FN void cc_bbr_fill(struct cc_bbr_state *st, u32 version, const struct cc_ack
 	rs->bw = cc_bbr_sample_bw(a);
 }
 
-/* A round starts with this ACK. */
+/* Starts a round with this ACK. */
 CC_FN void cc_bbr_start_round(struct cc_bbr_state *st, const struct cc_ack *a)
 {
 	st->next_round_delivered = a->delivered_pkts;
@@ -274,7 +274,7 @@ CC_FN void cc_bbr_start_round(struct cc_bbr_state *st, const struct cc_ack *a)
 		st->rounds_since_bw_probe++;
 }
 
-/* The rate sample, losses, rounds and congestion signals. Returns whether a round starts. */
+/* Processes the rate sample, losses, rounds and congestion signals. Returns whether a round starts. */
 CC_STEP int cc_bbr_update_signals(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version,
 				  const struct cc_ack *restrict a)
 {
@@ -305,7 +305,7 @@ CC_STEP int cc_bbr_update_signals(struct cc_bbr_state *st, const struct cc_bbr_p
 	return rs->round_start;
 }
 
-/* Whether the pipe is full. Returns ssthresh. */
+/* Checks whether the pipe is full. Returns ssthresh. */
 CC_STEP u32 cc_bbr_check_full_pipe(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *restrict a)
 {
 	const struct cc_bbr_rs *rs = &st->rs;
@@ -315,7 +315,7 @@ CC_STEP u32 cc_bbr_check_full_pipe(struct cc_bbr_state *st, const struct cc_bbr_
 	return cc_bbr_check_drain(st, p, a);
 }
 
-/* Returns cwnd: PROBE_RTT restores it at its end. */
+/* Returns cwnd, which the end of PROBE_RTT restores. */
 CC_STEP u32 cc_bbr_update_state(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version,
 				const struct cc_ack *restrict a)
 {
@@ -325,19 +325,19 @@ CC_STEP u32 cc_bbr_update_state(struct cc_bbr_state *st, const struct cc_bbr_par
 	return cc_bbr_update_min_rtt(st, p, a, rs);
 }
 
-/* Whether a call may start PROBE_BW_DOWN, which draws the time to the next probe. */
+/* Whether a call may start PROBE_BW_DOWN, which draws the time of the next probe. */
 CC_FN int cc_bbr_draws(const struct cc_bbr_state *st)
 {
 	return st->mode != CC_BBR_PROBE_BW_DOWN && st->mode != CC_BBR_PROBE_BW_CRUISE && st->mode != CC_BBR_PROBE_BW_REFILL;
 }
 
-/* Whether an ACK may read what CC_SKIPS_PROBE leaves out. Before the next probe for bandwidth nothing does. */
+/* Whether an ACK may read what CC_SKIPS_PROBE omits. Until the next probe for bandwidth, nothing does. */
 CC_FN int cc_bbr_reads_probe(const struct cc_bbr_state *st)
 {
 	return st->mode != CC_BBR_PROBE_BW_CRUISE && st->mode != CC_BBR_PROBE_BW_REFILL;
 }
 
-/* CC_OUT_STATE if the mode has changed since the last row. */
+/* Returns CC_OUT_STATE if the mode has changed since the last row. */
 CC_FN u32 cc_bbr_state_began(struct cc_bbr_state *st)
 {
 	if (st->mode == st->last_mode)
@@ -346,13 +346,13 @@ CC_FN u32 cc_bbr_state_began(struct cc_bbr_state *st)
 	return CC_OUT_STATE;
 }
 
-/* The flags of a pipe that is full, and stays so for the samples. */
+/* The flags of a pipe that is full and that the samples still show as full. */
 CC_FN u32 cc_bbr_full_flags(u32 version)
 {
 	return CC_BBR_FULL_BW_REACHED | (version == 2 ? 0 : CC_BBR_FULL_BW_NOW);
 }
 
-/* For every ACK. */
+/* Handles any ACK. */
 CC_FN void cc_bbr_on_slow_ack(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version, const struct cc_ack *a,
 			      struct cc_out *out)
 {
@@ -378,7 +378,7 @@ CC_FN void cc_bbr_on_slow_ack(struct cc_bbr_state *st, const struct cc_bbr_param
 	out->flags |= cc_bbr_state_began(st);
 }
 
-/* BBR does not use ssthresh: it stays. Saves what a spurious recovery restores. */
+/* BBR does not use ssthresh, so it does not change. Saves what a spurious recovery restores. */
 CC_FN u32 cc_bbr_on_loss(struct cc_bbr_state *st, const struct cc_ack *a)
 {
 	cc_bbr_save_cwnd(st, a->cwnd_pkts);
@@ -388,7 +388,7 @@ CC_FN u32 cc_bbr_on_loss(struct cc_bbr_state *st, const struct cc_ack *a)
 	return cc_min(cc_max(a->ssthresh_pkts, CC_MIN_CWND), CC_INFINITE);
 }
 
-/* Every packet in flight is lost: there is no rate sample, and cwnd is already that of the timeout. */
+/* Every packet in flight is lost: there is no rate sample, and cwnd already has the value after the timeout. */
 CC_FN void cc_bbr_enter_loss(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version,
 			     const struct cc_ack *a)
 {
@@ -404,7 +404,7 @@ CC_FN void cc_bbr_enter_loss(struct cc_bbr_state *st, const struct cc_bbr_params
 		st->inflight_lo = version == 2 ? st->prior_cwnd : rs->cwnd;
 }
 
-/* Whether an event changes anything. With bursts further apart than the RTT, each of them begins with TX_START. */
+/* Whether an event changes anything. If bursts are further apart than the RTT, each begins with TX_START. */
 CC_FN int cc_bbr_reacts_to(const struct cc_bbr_state *st, u32 event, u32 app_limited)
 {
 	if (event == CC_EVENT_TX_START)
@@ -439,7 +439,7 @@ CC_FN void cc_bbr_on_event(struct cc_bbr_state *st, const struct cc_bbr_params *
 	out->flags |= cc_bbr_state_began(st);
 	if (out->flags & CC_OUT_STATE) {
 		st->inputs.pacing_gain = cc_bbr_pacing_gain(st->mode, p);
-		st->inputs.mss_bytes = CC_BBR_INFINITY; /* they gave the rate of another gain */
+		st->inputs.mss_bytes = CC_BBR_INFINITY; /* they gave the rate for another gain */
 	}
 }
 
@@ -474,7 +474,7 @@ CC_FN void cc_bbr_read(const struct cc_bbr_state *st, const struct cc_bbr_params
 	s->inflight_pkts = a->inflight_pkts;
 }
 
-/* The functions of core NAME, whose parameters, statistics and state are those of this file. */
+/* Defines the functions of core NAME with the parameters, statistics and state of this file. */
 #define CC_BBR_CORE(NAME, VERSION)										\
 CC_FN int cc_##NAME##_check(const struct cc_##NAME##_params *p, struct cc_fault *fault)				\
 {														\

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The fast path of BBRv2 and BBRv3: most ACKs of a connection arrive in CRUISE and have no news but a sample. The general path,
- * cc_bbr_on_slow_ack(), gives the same for them with twice the instructions: it tests for every step whether it is due, and keeps the
- * sample in memory for the BPF verifier. Values here are few enough to stay in registers.
+ * The fast path of BBRv2 and BBRv3. Most ACKs of a connection arrive in CRUISE and bring nothing new but a sample. For them, the general
+ * path, cc_bbr_on_slow_ack(), gives the same result with twice the instructions: it tests for every step whether it is due, and keeps the
+ * sample in memory for the BPF verifier. The fast path has few enough values to keep them in registers.
  *
  * Units: as in bbr_model.h.
  */
@@ -11,7 +11,7 @@
 
 #include "bbr_common.h"
 
-/* Whether ACKs may take the fast path: in CRUISE, without losses, reactions to ECN, and packets of probes in flight. */
+/* Whether ACKs may take the fast path: in CRUISE, without losses, reactions to ECN or packets of probes in flight. */
 CC_FN int cc_bbr_may_take_fast_path(const struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version)
 {
 	u32 full = cc_bbr_full_flags(version);
@@ -23,8 +23,8 @@ CC_FN int cc_bbr_may_take_fast_path(const struct cc_bbr_state *st, const struct 
 }
 
 /*
- * Whether this ACK takes it then: with samples of rate and RTT, without ECN, and without news for what it leaves out, which are
- * losses, upper bounds, PROBE_RTT, another rate or MSS than before, and the next probe for bandwidth.
+ * Whether this ACK then takes it: it has a rate and an RTT sample, no ECN, and nothing new for the steps that the fast path omits. These
+ * are losses, upper bounds, PROBE_RTT, a change of rate or MSS, and the next probe for bandwidth.
  */
 CC_FN int cc_bbr_takes_fast_path(const struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a)
 {
@@ -35,7 +35,7 @@ CC_FN int cc_bbr_takes_fast_path(const struct cc_bbr_state *st, const struct cc_
 	       !cc_bbr_is_time_to_probe_bw(st, p, a, st->rounds_since_bw_probe + 1u);
 }
 
-/* In the fast path the pacing rate is that of the bandwidth. Returns inflight_cap. */
+/* In the fast path, the pacing rate is the one from the bandwidth. Returns inflight_cap. */
 CC_STEP u32 cc_bbr_take_fast_inputs(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version, u32 bw, u32 mss_bytes)
 {
 	u32 cap = cc_bbr_take_inputs(st, p, bw, mss_bytes);
@@ -44,7 +44,7 @@ CC_STEP u32 cc_bbr_take_fast_inputs(struct cc_bbr_state *st, const struct cc_bbr
 	return cap;
 }
 
-/* The steps of cc_bbr_on_slow_ack() that are left for such an ACK. */
+/* The steps of cc_bbr_on_slow_ack() that remain for such an ACK. */
 CC_FN void cc_bbr_on_fast_ack(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version, const struct cc_ack *a,
 			      struct cc_out *out)
 {
@@ -82,7 +82,7 @@ CC_STEP u32 cc_bbr_fast_step(struct cc_bbr_state *st, const struct cc_bbr_params
 	return out->flags;
 }
 
-/* By the path that the ACK takes. */
+/* Handles an ACK on the path that it takes. */
 CC_FN void cc_bbr_on_ack(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version, const struct cc_ack *a, struct cc_out *out)
 {
 	if (cc_bbr_may_take_fast_path(st, p, version) && cc_bbr_takes_fast_path(st, p, a))

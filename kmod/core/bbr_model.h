@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * BBR's model of the path: parameters, state, and the updates of bandwidth, delay, loss, CE and ACK aggregation by
- * ACKs and rounds. bbr_common.h has the state machine. State variables and functions have the names of
- * draft-ietf-ccwg-bbr, or of Google's source where the draft has none; bbr_common.h names the sources.
+ * BBR's model of the path: parameters, state, and how ACKs and rounds update bandwidth, delay, loss, CE and ACK aggregation. bbr_common.h
+ * has the state machine and names the sources. State variables and functions have the names of draft-ietf-ccwg-bbr, or of Google's source
+ * where the draft has none.
  *
- * Units: us, pkts; bandwidth in pkts per us, times 2^24, at most CC_BBR_BW_MAX; gains, at most 4, and shares in 1/256, as
- * in the source: its roundings decide at windows of tens of packets. Stamps are the low 32 bits of now_us: an idle time of
- * more than 71 minutes may delay a probe by one interval.
+ * Units: us; pkts; bandwidth in pkts per us, times 2^24, at most CC_BBR_BW_MAX; gains (at most 4) and shares in 1/256, as in the source,
+ * because its rounding matters at windows of tens of packets. Stamps are the low 32 bits of now_us: an idle time of more than 71 minutes
+ * may delay a probe by one interval.
  */
 #ifndef CC_BBR_MODEL_H
 #define CC_BBR_MODEL_H
@@ -20,16 +20,14 @@
 #define CC_BBR_BW_MAX (1u << 28)	/* 16 pkts/us, 190 Gbit/s */
 #define CC_BBR_INFINITY 0xffffffffu	/* no bound */
 #define CC_BBR_MIN_CWND 4u
-#define CC_BBR_EXTRA_ACKED_ROUNDS 5u	/* rounds of half of the extra_acked filter */
+#define CC_BBR_EXTRA_ACKED_ROUNDS 5u	/* rounds per half of the extra_acked filter */
 #define CC_BBR_EXTRA_ACKED_MAX_US 100000u
-#define CC_BBR_EPOCH_MAX_PKTS 0xfffffu	/* acknowledged in an ACK epoch */
-#define CC_BBR_FULL_ECN_ROUNDS 2u	/* rounds of CE above ecn_thresh that end STARTUP */
+#define CC_BBR_EPOCH_MAX_PKTS 0xfffffu	/* maximum packets acknowledged in an ACK epoch */
+#define CC_BBR_FULL_ECN_ROUNDS 2u	/* rounds with CE above ecn_thresh that end STARTUP */
 #define CC_BBR_LOSS_MARKS 16
-#define CC_BBR_OLD_LOSS_MARKS 15 /* but for the newest */
+#define CC_BBR_OLD_LOSS_MARKS 15 /* all but the newest */
 
-/*
- * X(name, unit, default, min, max, meaning); the arguments in capitals are the defaults that differ by version.
- */
+/* X(name, unit, default, min, max, meaning). Arguments in capitals are the defaults that differ between versions. */
 #define CC_BBR_LIST(X, STARTUP_PACING, STARTUP_CWND, UP_CWND, DOWN, EVENTS, REPROBE)               \
 	X(startup_pacing_gain, "1/1000", STARTUP_PACING, 1000, 4000, "pacing gain in STARTUP")     \
 	X(startup_cwnd_gain, "1/1000", STARTUP_CWND, 1000, 4000, "window gain in STARTUP and DRAIN") \
@@ -94,7 +92,7 @@ enum cc_bbr_mode {
 	CC_BBR_PROBE_RTT
 };
 
-/* What the ACKs of this round say about the last probe. */
+/* What the ACKs of this round tell about the last probe. */
 enum cc_bbr_ack_phase {
 	CC_BBR_ACKS_INIT,
 	CC_BBR_ACKS_REFILLING,
@@ -122,45 +120,45 @@ enum cc_bbr_ack_phase {
 #define CC_BBR_LOW_RATE (1u << 15)	     /* packets of PROBE_RTT are in flight: their samples are application-limited */
 #define CC_BBR_CA_STATE_CHANGED (1u << 16)   /* since the last ACK */
 
-/*
- * Losses that were noticed when `first` to `last` packets had been delivered, and how many were marked lost before.
- */
+/* Losses noticed while `first` to `last` packets had been delivered, and how many packets had been marked lost before. */
 struct cc_bbr_loss_mark {
 	u32 first, last, lost;
 };
 
 /*
- * The rate sample of this ACK, and what changes while the ACK is processed. It is in the state, not on the stack: the
- * BPF verifier follows every combination of values that it knows there. Nothing reads it after the call.
+ * The rate sample of this ACK, and what changes while the ACK is processed. It is in the state, not on the stack, because the BPF verifier
+ * follows every combination of values that it knows on the stack. Nothing reads it after the call.
  */
 struct cc_bbr_rs {
 	u32 version; /* 2 or 3 */
 	u32 cwnd;
 	u32 bw;
 	u32 delivered, delivered_ce;
-	u32 lost, tx_in_flight; /* since, and when, the acknowledged packet was sent */
+	u32 lost, tx_in_flight; /* since the acknowledged packet was sent, and when it was sent */
 	u8 valid, app_limited, round_start, loss_round_start;
 };
 
-/* What the pacing rate and the window depend on, but for the bursts and the ACK; the last three are parameters. An MSS of infinity: not known. */
+/*
+ * What pacing rate and window depend on, except for the bursts and the ACK. The last three are parameters. An MSS of infinity: not known.
+ */
 struct cc_bbr_inputs {
 	u32 bw, min_rtt_us, mss_bytes, extra_acked;
 	u32 pacing_gain, cwnd_gain; /* 1/256, 1/1000 */
 	u32 extra_acked_gain, margin_pct;
 };
 
-/* What the fast path needs comes first: few cache lines, and short offsets. */
+/* The fields that the fast path needs come first, for few cache lines and short offsets. */
 struct cc_bbr_state {
-	u64 goal_pacing; /* with the MSS and min_rtt_us: what tso_segs_goal was computed from; after an ACK the pacing rate */
+	u64 goal_pacing; /* with MSS and min_rtt_us, the input of tso_segs_goal; after an ACK, the pacing rate */
 	u32 goal_mss_bytes, tso_segs_goal;
 	u32 flags;
 	union {
 		struct {
 			u8 mode;
-			u8 last_mode; /* of the last row: another one is due when the mode differs */
+			u8 last_mode; /* mode in the last row: another row is due when the mode differs */
 			u8 ack_phase, loss_marks_used;
 		};
-		u32 phase; /* the four, for one comparison */
+		u32 phase; /* all four, for one comparison */
 	};
 	u8 prev_ca_state, full_bw_count, extra_acked_rounds, init_cwnd;
 	u16 rounds_since_bw_probe;
@@ -171,28 +169,28 @@ struct cc_bbr_state {
 	u32 max_bw_prev_cycle, max_bw_this_cycle;     /* the max_bw filter: two probe cycles */
 	u32 bw_latest, bw_lo, bw_hi;		      /* bw_hi: v2 */
 	u32 inflight_latest, inflight_lo, inflight_hi;
-	u32 last_total_lost, last_delivered_ce, last_prior_delivered; /* of the ACK before */
+	u32 last_total_lost, last_delivered_ce, last_prior_delivered; /* as of the previous ACK */
 	u32 ack_epoch_stamp_us, ack_epoch_acked;
-	u32 extra_acked_a, extra_acked_b; /* the extra_acked filter: two times five rounds */
-	struct cc_bbr_inputs inputs; /* of the last call; with what they gave: */
+	u32 extra_acked_a, extra_acked_b; /* the extra_acked filter: twice five rounds */
+	struct cc_bbr_inputs inputs; /* of the last call; their results: */
 	u64 rate;		     /* bytes per second */
 	u32 inflight_cap;	     /* cwnd_gain * BDP + extra_acked */
-	struct cc_bbr_loss_mark expired_loss_mark; /* stands for the marks that are not used: counts no loss */
+	struct cc_bbr_loss_mark expired_loss_mark; /* stands for the unused marks: counts no loss */
 	u32 cycle_stamp_us, bw_probe_wait_us;
 	struct cc_bbr_rs rs;
 	u32 full_bw;
 	u32 bw_probe_up_cnt, bw_probe_up_acks;
-	u32 probe_rtt_done_stamp_us;		      /* 0: in flight is still too high */
+	u32 probe_rtt_done_stamp_us;		      /* 0: still too much in flight */
 	u32 low_rate_from, low_rate_to;		      /* delivered counts of packets sent in PROBE_RTT */
 	u32 undo_bw_lo, undo_inflight_lo, undo_inflight_hi;
 	u32 prior_cwnd;
 	u32 alpha_last_delivered, alpha_last_delivered_ce;
 	u8 loss_events_in_round, startup_ecn_rounds, bw_probe_up_rounds;
-	struct cc_bbr_loss_mark loss_marks[CC_BBR_LOSS_MARKS]; /* the newest first; loss_marks_used of them */
+	struct cc_bbr_loss_mark loss_marks[CC_BBR_LOSS_MARKS]; /* newest first; loss_marks_used of them are valid */
 };
 CC_STORAGE_FITS(bbr);
 
-/* 1/256 of a value in 1/1000, rounded down as the source's constants are; 274877907 is 2^30 * 256 / 1000 */
+/* 1/1000 converted to 1/256, rounded down like the source's constants; 274877907 is 2^30 * 256 / 1000 */
 CC_FN u32 cc_bbr_permille(u32 permille)
 {
 	return (u32)(((u64)permille * 274877907) >> 30);
@@ -232,7 +230,7 @@ CC_FN u32 cc_bbr_bw(const struct cc_bbr_state *st)
 	return cc_bbr_bw_of(st, 2); /* in v3, bw_hi is infinite */
 }
 
-/* gain * bw * min_rtt, rounded up, less than 2^31; the initial window while there is no RTT */
+/* gain * bw * min_rtt, rounded up, below 2^31; the initial window while there is no RTT */
 CC_FN u32 cc_bbr_bdp(const struct cc_bbr_state *st, u32 bw, u32 gain)
 {
 	u64 product = (u64)bw * cc_min(st->min_rtt_us, 1u << 24);
@@ -252,7 +250,7 @@ CC_FN u64 cc_bbr_bytes_per_us(u32 bw, u32 mss_bytes, u32 gain)
 	return product > (u64)1 << 43 ? (u64)1 << 43 : product;
 }
 
-/* Bytes per second; margin in percent below the rate. */
+/* Bytes per second, margin percent below the rate. */
 CC_FN u64 cc_bbr_rate(u32 bw, u32 mss_bytes, u32 gain, u32 margin_pct)
 {
 	u64 rate = (cc_bbr_bytes_per_us(bw, mss_bytes, gain) * 10000 * cc_minus(100, margin_pct)) >> CC_BBR_BW;
@@ -300,7 +298,7 @@ CC_FN u64 cc_bbr_initial_rate(struct cc_bbr_state *st, const struct cc_bbr_param
 	return cc_bbr_rate(cc_u32(bw), a->mss_bytes, cc_bbr_permille(p->startup_pacing_gain), p->margin_pct);
 }
 
-/* Marks older than what is in flight count no loss: their counters must not wrap. Each mark is older than the one before it. */
+/* Marks older than what is in flight count no loss, because their counters must not wrap. Each mark is older than the one before it. */
 CC_FN void cc_bbr_expire_loss_marks(struct cc_bbr_state *st, u32 prior_delivered)
 {
 	u32 i;
@@ -354,8 +352,8 @@ CC_FN void cc_bbr_init(struct cc_bbr_state *st, const struct cc_bbr_params *p, u
 }
 
 /*
- * Packets marked lost since a packet was sent, when prior_delivered packets had been delivered. Of losses that have one
- * mark and began before, a part in proportion.
+ * Packets marked lost since a packet was sent, at which time prior_delivered packets had been delivered. If a mark's losses began before
+ * that, a proportional part of them counts.
  */
 CC_FN u32 cc_bbr_lost_since(const struct cc_bbr_state *st, u32 prior_delivered, u32 total_lost)
 {
@@ -375,7 +373,7 @@ CC_FN u32 cc_bbr_lost_since(const struct cc_bbr_state *st, u32 prior_delivered, 
 	return total_lost - lost;
 }
 
-/* Losses less than least_gap after those of the newest mark get no other. */
+/* Losses noticed less than least_gap after those of the newest mark get no mark of their own. */
 CC_FN void cc_bbr_add_loss_mark(struct cc_bbr_state *st, u32 delivered, u32 lost, u32 least_gap)
 {
 	struct cc_bbr_loss_mark *newest = &st->loss_marks[0];
@@ -393,7 +391,7 @@ CC_FN void cc_bbr_add_loss_mark(struct cc_bbr_state *st, u32 delivered, u32 lost
 	st->loss_marks_used = (u8)cc_min(st->loss_marks_used + 1u, CC_BBR_LOSS_MARKS);
 }
 
-/* v3: more than ecn_thresh; v2: as many. */
+/* v3: above ecn_thresh; v2: at or above it. */
 CC_FN int cc_bbr_is_inflight_too_high(const struct cc_bbr_state *st, const struct cc_bbr_params *p,
 				      const struct cc_bbr_rs *rs)
 {
@@ -412,7 +410,7 @@ CC_FN u32 cc_bbr_ecn_cut(const struct cc_bbr_state *st, const struct cc_bbr_para
 	return cc_minus(CC_BBR_UNIT, cc_bbr_of(st->ecn_alpha, cc_bbr_permille(p->ecn_factor_permille)));
 }
 
-/* After loss or CE in the last round, outside probes: bounds bw and inflight by what was delivered. */
+/* After loss or CE in the last round, outside of probes: bounds bw and inflight by what was delivered. */
 CC_FN void cc_bbr_adapt_lower_bounds(struct cc_bbr_state *st, const struct cc_bbr_params *p,
 				     const struct cc_bbr_rs *rs)
 {
@@ -444,7 +442,7 @@ CC_FN void cc_bbr_adapt_lower_bounds(struct cc_bbr_state *st, const struct cc_bb
 	st->bw_lo = cc_max(cc_min(st->bw_lo, ecn_bw_lo), 1);
 }
 
-/* The highest rate and volume delivered in this round, and its end. For an ACK with a sample, as the next steps. */
+/* The maximum rate and volume delivered in this round, and the end of the round. Like the next steps, only for an ACK with a sample. */
 CC_FN void cc_bbr_update_latest_delivery_signals(struct cc_bbr_state *st, const struct cc_ack *a,
 						 struct cc_bbr_rs *rs)
 {
@@ -499,7 +497,7 @@ CC_FN void cc_bbr_advance_extra_acked(struct cc_bbr_state *st, u32 full)
 		st->extra_acked_a = 0;
 }
 
-/* The filter of how much more was acknowledged than the bandwidth explains. */
+/* The filter of how many more packets were acknowledged than the bandwidth explains. */
 CC_FN void cc_bbr_update_ack_aggregation(struct cc_bbr_state *st, u32 bw, const struct cc_ack *a)
 {
 	u64 expected, acked;
@@ -522,7 +520,7 @@ CC_FN void cc_bbr_update_ack_aggregation(struct cc_bbr_state *st, u32 bw, const 
 	}
 }
 
-/* Whether the pipe is full: v3 in every state and by the samples, v2 in STARTUP and by max_bw. */
+/* Detects a full pipe: v3 in every state and from the samples, v2 in STARTUP and from max_bw. */
 CC_FN void cc_bbr_check_full_bw_reached(struct cc_bbr_state *st, const struct cc_bbr_params *p,
 					const struct cc_bbr_rs *rs)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * BBR's STARTUP, DRAIN and PROBE_BW: gains, targets, what ends a probe, and the upper bounds that probes find. Names,
- * sources and units: bbr_model.h, bbr_common.h.
+ * BBR's STARTUP, DRAIN and PROBE_BW: gains, targets, what ends a probe, and the upper bounds that probes find. For names, sources and units
+ * see bbr_model.h and bbr_common.h.
  */
 #ifndef CC_BBR_PROBE_BW_H
 #define CC_BBR_PROBE_BW_H
@@ -9,7 +9,7 @@
 #include "bbr_model.h"
 
 #define CC_BBR_GSO_BYTES 65536u
-#define CC_BBR_TSO_MAX_BYTES (CC_BBR_GSO_BYTES - 1 - 320) /* less headers, as in the kernel */
+#define CC_BBR_TSO_MAX_BYTES (CC_BBR_GSO_BYTES - 1 - 320) /* minus headers, as in the kernel */
 #define CC_BBR_V2_MIN_TSO_RATE 150000u			  /* bytes/s: 1.2 Mbit/s */
 
 CC_FN u32 cc_bbr_pacing_gain(u32 mode, const struct cc_bbr_params *p)
@@ -37,7 +37,7 @@ CC_FN u32 cc_bbr_cwnd_gain(u32 mode, const struct cc_bbr_params *p)
 	return cc_bbr_permille(cc_bbr_cwnd_gain_permille(mode, p));
 }
 
-/* Segments of a TSO burst: a millisecond at the paced rate, and 64 KiB halved for every 512 us of min RTT. */
+/* Segments of a TSO burst: a millisecond at the pacing rate, plus 64 KiB halved for every 512 us of min RTT. */
 CC_FN u32 cc_bbr_tso_segs_goal(const struct cc_bbr_state *st, u32 mss_bytes, u64 pacing, u32 version)
 {
 	u32 least = version == 2 && pacing < CC_BBR_V2_MIN_TSO_RATE ? 1 : 2, halved = st->min_rtt_us >> 9;
@@ -56,8 +56,8 @@ CC_FN int cc_bbr_has_tso_segs_goal(const struct cc_bbr_state *st, u32 mss_bytes,
 }
 
 /*
- * What it depends on seldom changes between ACKs; the division is left out then. min_rtt_us changes in an ACK only, which ends
- * with a goal for it.
+ * The inputs seldom change between ACKs; if they have not, the division is skipped. min_rtt_us changes only in an ACK, which ends with a
+ * goal for it.
  */
 CC_FN void cc_bbr_set_tso_segs_goal(struct cc_bbr_state *st, u32 mss_bytes, u64 pacing, u32 version, int changed)
 {
@@ -68,7 +68,7 @@ CC_FN void cc_bbr_set_tso_segs_goal(struct cc_bbr_state *st, u32 mss_bytes, u64 
 	st->tso_segs_goal = cc_bbr_tso_segs_goal(st, mss_bytes, pacing, version);
 }
 
-/* At least three bursts: in the sender's queue, in its card, and in the receiver's. cwnd is less than 2^31, as a BDP is. */
+/* At least three bursts: in the sender's queue, in its NIC, and at the receiver. cwnd is below 2^31, as a BDP is. */
 CC_FN u32 cc_bbr_quantization_budget(const struct cc_bbr_state *st, u32 mode, u32 cwnd)
 {
 	cwnd = cc_max(cc_max(cwnd, 3 * st->tso_segs_goal), CC_BBR_MIN_CWND);
@@ -85,13 +85,13 @@ CC_FN u32 cc_bbr_target_inflight(const struct cc_bbr_state *st, u32 cwnd)
 	return cc_min(cc_bbr_inflight(st, cc_bbr_bw(st), CC_BBR_UNIT), cwnd);
 }
 
-/* Whether target_inflight exceeds count; needs the BDP only if the bursts of its quantization are fewer. */
+/* Whether target_inflight exceeds count. Needs the BDP only if the bursts of its quantization do not exceed count. */
 CC_FN int cc_bbr_targets_more_than(const struct cc_bbr_state *st, u32 cwnd, u32 count)
 {
 	return count < cwnd && (count < 3 * st->tso_segs_goal || count < cc_bbr_target_inflight(st, cwnd));
 }
 
-/* What will be in the network when the next packet departs: packets in the pacing queue are not. */
+/* The packets in the network when the next packet departs. Packets in the pacing queue are not in the network. */
 CC_FN u32 cc_bbr_packets_in_net_at_edt(const struct cc_bbr_state *st, const struct cc_ack *a, u32 inflight)
 {
 	u32 delivered = cc_u32(((u64)cc_min(cc_bbr_bw(st), CC_BBR_BW_MAX) * a->edt_delay_us) >> CC_BBR_BW);
@@ -143,7 +143,7 @@ CC_FN void cc_bbr_start_probe_bw_refill(struct cc_bbr_state *st, const struct cc
 	st->mode = CC_BBR_PROBE_BW_REFILL;
 }
 
-/* Packets acknowledged per increment of inflight_hi: the growth per round doubles. */
+/* Packets acknowledged per increment of inflight_hi: the growth doubles each round. */
 CC_FN void cc_bbr_raise_inflight_hi_slope(struct cc_bbr_state *st, const struct cc_bbr_rs *rs)
 {
 	u32 rounds = cc_min(st->bw_probe_up_rounds, 31);
@@ -165,7 +165,7 @@ CC_FN void cc_bbr_start_probe_bw_up(struct cc_bbr_state *st, const struct cc_ack
 	cc_bbr_raise_inflight_hi_slope(st, rs);
 }
 
-/* Loss or CE is too high in a probe: cuts inflight_hi once per probe, and ends UP. */
+/* Loss or CE is too high in a probe: cuts inflight_hi, once per probe, and ends UP. */
 CC_FN void cc_bbr_handle_inflight_too_high(struct cc_bbr_state *st, const struct cc_bbr_params *p,
 					   const struct cc_ack *a, const struct cc_bbr_rs *rs, u32 tx_in_flight)
 {
@@ -183,7 +183,7 @@ CC_FN void cc_bbr_handle_inflight_too_high(struct cc_bbr_state *st, const struct
 		cc_bbr_start_probe_bw_down(st, p, a);
 }
 
-/* In flight when the share of losses became too high: within the last of `pkts` packets that were lost together. */
+/* Packets in flight when the share of losses became too high, somewhere within the last `pkts` packets, which were lost together. */
 CC_FN u32 cc_bbr_inflight_at_loss(const struct cc_bbr_params *p, const struct cc_bbr_rs *rs, u32 pkts)
 {
 	u32 inflight_prev = cc_minus(rs->tx_in_flight, pkts), lost_prev = cc_minus(rs->lost, pkts);
@@ -196,9 +196,9 @@ CC_FN u32 cc_bbr_inflight_at_loss(const struct cc_bbr_params *p, const struct cc
 }
 
 /*
- * Packets newly marked lost, by this ACK or a timeout. They were sent just after the packet of the sample before this
- * one: what has been delivered and lost since then, but for this ACK, was in flight with them. Fills the sample's
- * tx_in_flight and returns how many packets were lost since its own packet was sent.
+ * Processes packets newly marked lost, by this ACK or a timeout. They were sent just after the packet of the previous sample: in flight
+ * with them was what has been delivered and lost since then, without this ACK. Fills in the sample's tx_in_flight and returns how many
+ * packets were lost since the sample's packet was sent.
  */
 CC_STEP u32 cc_bbr_note_losses(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *restrict a)
 {
@@ -231,7 +231,7 @@ CC_STEP u32 cc_bbr_note_losses(struct cc_bbr_state *st, const struct cc_bbr_para
 	return lost;
 }
 
-/* The same for an ACK: without a mark and a new loss there is nothing to count. */
+/* The same for an ACK. Without a mark or a new loss, there is nothing to count. */
 CC_FN u32 cc_bbr_note_losses_of_ack(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a)
 {
 	struct cc_bbr_rs *rs = &st->rs;
@@ -252,7 +252,7 @@ CC_FN void cc_bbr_handle_queue_too_high_in_startup(struct cc_bbr_state *st, cons
 		st->inflight_hi = cc_max(st->inflight_hi, st->inflight_latest);
 }
 
-/* Once per round: the EWMA of the share of packets with CE, and the end of STARTUP by it. */
+/* Once per round: updates the EWMA of the share of packets with CE, and ends STARTUP because of it. */
 CC_FN void cc_bbr_update_ecn_alpha(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a,
 				  const struct cc_bbr_rs *rs)
 {
@@ -297,7 +297,7 @@ CC_FN void cc_bbr_check_loss_too_high_in_startup(struct cc_bbr_state *st, const 
 		st->loss_events_in_round = 0;
 }
 
-/* Returns ssthresh: in DRAIN it leaves infinity, for observers. */
+/* Returns ssthresh. In DRAIN, it is finite, which observers can see. */
 CC_FN u32 cc_bbr_check_drain(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a)
 {
 	u32 ssthresh = a->ssthresh_pkts, target;
@@ -315,7 +315,7 @@ CC_FN u32 cc_bbr_check_drain(struct cc_bbr_state *st, const struct cc_bbr_params
 	return ssthresh;
 }
 
-/* UP without too much loss or CE: raises inflight_hi while it limits. */
+/* In UP without too much loss or CE: raises inflight_hi while it limits. */
 CC_FN void cc_bbr_probe_inflight_hi_upward(struct cc_bbr_state *st, const struct cc_ack *a, const struct cc_bbr_rs *rs)
 {
 	u32 count = cc_max(st->bw_probe_up_cnt, 1), steps;
@@ -350,7 +350,7 @@ CC_STEP int cc_bbr_adapt_upper_bounds(struct cc_bbr_state *st, const struct cc_b
 			st->max_bw_prev_cycle = st->max_bw_this_cycle;
 			st->max_bw_this_cycle = 0;
 		}
-		/* inflight_hi of a probe that was too high was reached without loss: probe again, with more care. */
+		/* Without loss, a probe has reached the inflight_hi of one that was too high: probe again, more carefully. */
 		if (in_probe_bw && (st->flags & CC_BBR_STOPPED_RISKY_PROBE) &&
 		    !(st->flags & CC_BBR_PREV_PROBE_TOO_HIGH)) {
 			cc_bbr_start_probe_bw_refill(st, a, 0);
@@ -366,7 +366,7 @@ CC_STEP int cc_bbr_adapt_upper_bounds(struct cc_bbr_state *st, const struct cc_b
 		st->flags |= CC_BBR_OK_PROBE_SAMPLE;
 	if (st->inflight_hi == CC_BBR_INFINITY && st->bw_hi == CC_BBR_INFINITY)
 		return 0;
-	/* Whatever the state: a higher level was safe. */
+	/* In any state: a higher level was safe. */
 	if (rs->valid)
 		st->inflight_hi = cc_max(st->inflight_hi, rs->tx_in_flight);
 	if (rs->version == 2)
@@ -376,7 +376,7 @@ CC_STEP int cc_bbr_adapt_upper_bounds(struct cc_bbr_state *st, const struct cc_b
 	return 0;
 }
 
-/* Whether cc_bbr_adapt_upper_bounds() changes anything: UP and its samples are in other phases than INIT. */
+/* Whether cc_bbr_adapt_upper_bounds() changes anything. The phase is not INIT in UP and while its samples arrive. */
 CC_FN int cc_bbr_may_adapt_upper_bounds(const struct cc_bbr_state *st, u32 version)
 {
 	const struct cc_bbr_rs *rs = &st->rs;
@@ -396,14 +396,14 @@ CC_FN u32 cc_bbr_log2(u32 value)
 	return bits + (value >> bits >> 1 ? 1 : 0);
 }
 
-/* Whether it is time with that many rounds since the last probe. More bandwidth does not make it so. */
+/* Whether it is time for a probe after this many rounds since the last one. More bandwidth does not make it so. */
 CC_FN int cc_bbr_is_time_to_probe_bw(const struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a, u32 rounds)
 {
 	return (u32)a->now_us - st->cycle_stamp_us > st->bw_probe_wait_us || rounds >= p->wait_rounds ||
 	       !cc_bbr_targets_more_than(st, a->cwnd_pkts, rounds);
 }
 
-/* Starts REFILL, if it is time; returns whether it did. */
+/* Starts REFILL if it is time. Returns whether it did. */
 CC_FN int cc_bbr_check_time_to_probe_bw(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a)
 {
 	u32 ceased = CC_BBR_ECN_ELIGIBLE | CC_BBR_ECN_IN_CYCLE;
@@ -418,7 +418,7 @@ CC_FN int cc_bbr_check_time_to_probe_bw(struct cc_bbr_state *st, const struct cc
 	return 1;
 }
 
-/* Whether UP ends. v2: after a min RTT and with a queue of a quarter BDP. v3: bandwidth stopped growing. */
+/* Whether UP ends. v2: after a min RTT and with a queue of a quarter of a BDP. v3: when the bandwidth has stopped growing. */
 CC_FN int cc_bbr_is_time_to_go_down(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a,
 				    const struct cc_bbr_rs *rs, u32 inflight)
 {

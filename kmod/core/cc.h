@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The interface between a congestion control's core and its hosts (kernel module, BPF program, simulator).
+ * The interface between the core of a congestion control and its hosts (kernel module, BPF program, simulator).
  *
  * A core NAME is a header with three structs and eight functions:
  *
@@ -19,10 +19,10 @@
  *   cc_NAME_undo(state, params, ack) -> cwnd, pkts            undo_cwnd
  *   cc_NAME_read(state, params, ack, stats)                   whenever flags have CC_OUT_ROUND or CC_OUT_STATE
  *
- * The host fills struct cc_ack from the socket, calls the core, and writes changed values of struct cc_out back.
- * A core has no access to sockets, clocks, or random numbers other than cc_ack.random.
+ * The host fills struct cc_ack from the socket, calls the core, and writes the changed values of struct cc_out back. A core has no access
+ * to sockets, clocks, or any random number other than cc_ack.random.
  *
- * Units: time in us, windows and counts in packets (of one MSS), sequence numbers in bytes modulo 2^32.
+ * Units: time in us; windows and counts in packets of one MSS; sequence numbers in bytes modulo 2^32.
  */
 #ifndef CC_CC_H
 #define CC_CC_H
@@ -30,15 +30,15 @@
 #include "platform.h"
 
 #define CC_STATE_BYTES 104	/* ICSK_CA_PRIV_SIZE on 6.18; the module asserts it at build time */
-#define CC_STORAGE_BYTES 512	/* of a core with CC_WANTS_STORAGE */
+#define CC_STORAGE_BYTES 512	/* maximum state of a core with CC_WANTS_STORAGE */
 #define CC_MIN_CWND 2u		/* pkts; lower bound of cwnd and ssthresh */
 #define CC_INFINITE 0x7fffffffu /* ssthresh before the first loss, pkts */
-#define CC_NO_RTT 0xffffffffu	/* us; a running minimum without a sample */
+#define CC_NO_RTT 0xffffffffu	/* us; a running minimum that has no sample yet */
 
 /* Values equal the kernel's TCP_CA_*. */
 enum cc_ca_state { CC_OPEN, CC_DISORDER, CC_CWR, CC_RECOVERY, CC_LOSS };
 
-/* The first five: the socket enters this state (cc_ack.ca_state is still the old one). */
+/* The first five: the socket enters this state; cc_ack.ca_state is still the old one. */
 enum cc_event {
 	CC_EVENT_OPEN,
 	CC_EVENT_DISORDER,
@@ -52,76 +52,74 @@ enum cc_event {
 };
 
 /* cc_ack.flags */
-#define CC_CWND_LIMITED 1u /* tcp_is_cwnd_limited(): in slow start also while half of the window is used */
-#define CC_APP_LIMITED 2u  /* the rate sample was taken while the application had nothing to send */
+#define CC_CWND_LIMITED 1u /* tcp_is_cwnd_limited(): in slow start, half of the window in use is enough */
+#define CC_APP_LIMITED 2u  /* the application had nothing to send when the rate sample was taken */
 #define CC_ECN 4u	   /* ECN feedback was negotiated; delivered_ce_pkts counts */
-#define CC_CWND_FULL 8u	   /* tp->is_cwnd_limited alone: the window was full, neither pacing nor the application limited */
+#define CC_CWND_FULL 8u	   /* tp->is_cwnd_limited alone: the window was full, and neither pacing nor the application limited */
 #define CC_ACK_DELAYED 16u /* rs->is_ack_delayed: the RTT sample may contain a delayed-ACK timer */
 
 /* cc_out.flags */
 #define CC_OUT_ROUND 1u /* a round ended: cc_NAME_read gives a new row */
-#define CC_OUT_STATE 2u /* a state of the core began, which may end before the round: another row */
+#define CC_OUT_STATE 2u /* a state of the core began, possibly before the round ended: another row */
 
-/* What a core requires of its host: CC_NAME_WANTS. */
-#define CC_OWNS_CWND 1u	  /* hook cong_control: neither PRR nor the stack's pacing */
+/* What a core requires from its host: CC_NAME_WANTS. */
+#define CC_OWNS_CWND 1u	  /* hook cong_control: the stack uses neither PRR nor its own pacing */
 #define CC_WANTS_ECN 2u	  /* ECN with one echo per mark (DCTCP-style or AccECN) */
-#define CC_WANTS_ECT1 4u  /* and ECT(1) on data */
+#define CC_WANTS_ECT1 4u  /* also ECT(1) on data */
 #define CC_WANTS_PACING 8u /* enable pacing at init */
 #define CC_WANTS_BURSTS 16u /* min_tso_segs by cc_NAME_burst_segs, sk_pacing_shift (module) by cc_NAME_burst_shift */
 #define CC_WANTS_STORAGE 32u /* the state exceeds icsk_ca_priv */
 #define CC_MAY_WANT_ECN 64u /* CC_WANTS_ECN if parameter ecn_enable is not 0 */
-#define CC_SKIPS_EVENTS 128u /* and storage; on_event need not be called if cc_NAME_reacts_to(state, event, app_limited) is 0 */
+#define CC_SKIPS_EVENTS 128u /* also storage; on_event need not be called if cc_NAME_reacts_to(state, event, app_limited) is 0 */
 /*
- * CC_WANTS_RANDOM: on_ack and on_event use cc_ack.random if cc_NAME_draws(state, ack) is not 0 before. With CC_OWNS_CWND,
- * ack is that of the call before.
+ * CC_WANTS_RANDOM: on_ack and on_event use cc_ack.random only if cc_NAME_draws(state, ack) is not 0 before the call. With CC_OWNS_CWND,
+ * that ack is the one of the previous call.
  */
 #define CC_WANTS_RANDOM 256u
-/*
- * CC_SKIPS_FIELDS: only init reads mdev_us, rtt_min_us, prior_cwnd_pkts, una_seq, nxt_seq and mtu_bytes, and nothing reads
- * CC_CWND_LIMITED.
- */
+/* CC_SKIPS_FIELDS: only init reads mdev_us, rtt_min_us, prior_cwnd_pkts, una_seq, nxt_seq and mtu_bytes. Nothing reads CC_CWND_LIMITED. */
 #define CC_SKIPS_FIELDS 512u
 /*
  * CC_SKIPS_PROBE, with CC_OWNS_CWND: on_ack reads srtt_us, prior_inflight_pkts, edt_delay_us, random and CC_CWND_FULL only if
- * cc_NAME_reads_probe(state) is not 0 before.
+ * cc_NAME_reads_probe(state) is not 0 before the call.
  */
 #define CC_SKIPS_PROBE 1024u
 /*
- * CC_FAST_PATH, with CC_OWNS_CWND, CC_SKIPS_PROBE and storage: if cc_NAME_may_take_fast_path(state, params) is not 0, and then
- * cc_NAME_takes_fast_path(state, params, ack), on_fast_ack does what on_ack does, with ack on the stack. takes_fast_path reads
+ * CC_FAST_PATH, with CC_OWNS_CWND, CC_SKIPS_PROBE and storage: if cc_NAME_may_take_fast_path(state, params) and then
+ * cc_NAME_takes_fast_path(state, params, ack) are not 0, on_fast_ack does the same as on_ack, with ack on the stack. takes_fast_path reads
  * the rate sample, now_us, pacing_bytes_per_sec, rtt_us, acked_pkts, lost_pkts, cwnd_pkts, delivered_ce_pkts, total_lost_pkts, mss_bytes
- * and flags. Whether on_event reacts to TX_START stays. on_slow_ack is for every ACK; it alone reads ca_state, whose changes are events.
+ * and flags. on_fast_ack does not change whether on_event reacts to TX_START. on_slow_ack handles any ACK; it alone reads ca_state, whose
+ * changes are events.
  */
 #define CC_FAST_PATH 2048u
 
 struct cc_ack {
 	u64 now_us;		       /* tcp_mstamp */
 	u64 pacing_bytes_per_sec;      /* current pacing rate */
-	u32 rtt_us;		       /* RTT sample of this ACK; 0: none, so a host passes 0 us as 1 */
+	u32 rtt_us;		       /* RTT sample of this ACK; 0: none, so a host passes a sample of 0 us as 1 */
 	u32 srtt_us;		       /* smoothed RTT (the kernel's srtt_us >> 3) */
 	u32 mdev_us;		       /* tp->mdev_us, in the kernel's scale; only ratios matter */
 	u32 rtt_min_us;		       /* windowed minimum; 0 or CC_NO_RTT if unknown */
-	u32 acked_pkts;		       /* newly delivered by this ack */
-	u32 lost_pkts;		       /* newly marked lost by this ack */
-	u32 inflight_pkts;	       /* after this ack */
-	u32 prior_inflight_pkts;       /* before this ack */
+	u32 acked_pkts;		       /* newly delivered by this ACK */
+	u32 lost_pkts;		       /* newly marked lost by this ACK */
+	u32 inflight_pkts;	       /* after this ACK */
+	u32 prior_inflight_pkts;       /* before this ACK */
 	u32 cwnd_pkts;
 	u32 ssthresh_pkts;
 	u32 cwnd_clamp_pkts;
 	u32 prior_cwnd_pkts;	       /* cwnd before the last reduction, for undo */
-	u32 una_seq;		       /* first unacknowledged byte, after this ack */
+	u32 una_seq;		       /* first unacknowledged byte, after this ACK */
 	u32 nxt_seq;		       /* next byte to be sent */
 	u32 delivered_pkts;	       /* running count, wraps */
-	u32 delivered_ce_pkts;	       /* of these with CE; wraps */
-	u32 total_lost_pkts;	       /* running count of packets marked lost, wraps; includes those of timeouts */
+	u32 delivered_ce_pkts;	       /* how many of these had CE; wraps */
+	u32 total_lost_pkts;	       /* running count of packets marked lost, including those of timeouts; wraps */
 	u32 rate_prior_delivered_pkts; /* delivered_pkts when the acked packet was sent; for rounds */
-	u32 rate_delivered_pkts;       /* delivered within rate_interval_us; 0 if no sample */
-	u32 rate_delivered_ce_pkts;    /* of these with CE; 0 on kernels before 5.18 */
+	u32 rate_delivered_pkts;       /* delivered within rate_interval_us; 0 if there is no sample */
+	u32 rate_delivered_ce_pkts;    /* how many of these had CE; 0 on kernels before 5.18 */
 	u32 rate_interval_us;
 	u32 edt_delay_us;	       /* from now to the earliest departure time of the next packet (pacing) */
 	u32 mss_bytes;
-	u32 mtu_bytes;		       /* of a full packet: mss_bytes and the headers of TCP and IP */
-	u32 random;		       /* if CC_WANTS_RANDOM says so, uniform over u32 and fresh for every call */
+	u32 mtu_bytes;		       /* of a full packet: mss_bytes plus the TCP and IP headers */
+	u32 random;		       /* where CC_WANTS_RANDOM says so: uniform over u32 and new for every call */
 	u32 ca_state;		       /* enum cc_ca_state */
 	u32 flags;
 };
@@ -143,7 +141,7 @@ struct cc_stat {
 	const char *name, *unit;
 };
 
-/* Why parameters are rejected. why is null if the value is outside min..max. */
+/* Why a parameter is rejected. why is null if the value is outside min..max. */
 struct cc_fault {
 	const char *name, *unit, *why;
 	u32 value, min, max;
@@ -157,7 +155,7 @@ struct cc_fault {
 #define CC_STAT_FIELD(name, unit) u32 name;
 #define CC_STAT_ROW(name, unit) {#name, unit},
 
-/* Structs and tables of core NAME from its lists PARAMS(X) and STATS(X). */
+/* The structs and tables of core NAME, from its lists PARAMS(X) and STATS(X). */
 #define CC_SHAPE(NAME, PARAMS, STATS)                                                              \
 	struct cc_##NAME##_params {                                                                \
 		PARAMS(CC_PARAM_FIELD)                                                             \
@@ -171,8 +169,8 @@ struct cc_fault {
 	CC_ASSERT(sizeof(cc_##NAME##_table) / sizeof(struct cc_param) <= CC_PARAMS_MAX, #NAME)
 
 /*
- * Rules between parameters, X(invalid parameter, condition, rule, message): expressions of p. A list, so that the
- * tables for other languages are generated from it.
+ * Rules between parameters: X(invalid parameter, condition, rule, message), with expressions of p. They are a list so that the tables for
+ * other languages can be generated from it.
  */
 #define CC_RULE(blamed, when, holds, why)                                                          \
 	if ((when) && !(holds))                                                                    \
@@ -185,7 +183,7 @@ struct cc_fault {
 #define CC_STORAGE_FITS(NAME)                                                                      \
 	CC_ASSERT(sizeof(struct cc_##NAME##_state) <= CC_STORAGE_BYTES, #NAME " state too big")
 
-/* Checks every value against its range; cc_NAME_check also checks rules between parameters. */
+/* Checks every value against its range. cc_NAME_check also checks the rules between parameters. */
 CC_FN int cc_check_ranges(const struct cc_param *table, const u32 *values, u32 count,
 			  struct cc_fault *fault)
 {
@@ -228,7 +226,7 @@ CC_FN u32 cc_max(u32 a, u32 b)
 	return a > b ? a : b;
 }
 
-/* a - b, not below 0. */
+/* a - b, but not below 0. */
 CC_FN u32 cc_minus(u32 a, u32 b)
 {
 	return a > b ? a - b : 0;
@@ -244,13 +242,13 @@ CC_FN u32 cc_at_most(u64 a, u32 most)
 	return a < most ? (u32)a : most;
 }
 
-/* value * num / den of quantities up to 2^32; den == 0 gives the largest value. */
+/* value * num / den for quantities up to 2^32; den == 0 gives the maximum value. */
 CC_FN u32 cc_scale(u32 value, u32 num, u32 den)
 {
 	return den ? cc_u32(cc_div64((u64)value * num, den)) : 0xffffffffu;
 }
 
-/* Is sequence number (or wrapping counter) a after b? */
+/* Whether sequence number (or wrapping counter) a is after b. */
 CC_FN int cc_after(u32 a, u32 b)
 {
 	return a != b && a - b < 0x80000000u;
@@ -261,7 +259,7 @@ CC_FN int cc_in_slow_start(u32 cwnd_pkts, u32 ssthresh_pkts)
 	return cwnd_pkts < ssthresh_pkts;
 }
 
-/* Output that changes nothing. */
+/* An output that changes nothing. */
 CC_FN void cc_keep(const struct cc_ack *a, struct cc_out *out)
 {
 	out->pacing_bytes_per_sec = 0;
@@ -288,8 +286,8 @@ CC_FN void cc_slow_start(const struct cc_ack *a, struct cc_out *out)
 }
 
 /*
- * The increase of RFC 5681: slow start below ssthresh, then one packet per window. *count holds the packets acked
- * since the last increase (snd_cwnd_cnt). Acked packets beyond ssthresh count for congestion avoidance.
+ * The increase of RFC 5681: slow start below ssthresh, then one packet per window. *count holds the packets acked since the last increase
+ * (snd_cwnd_cnt). Packets acked beyond ssthresh count for congestion avoidance.
  */
 CC_FN void cc_reno_increase(u32 *count, const struct cc_ack *a, struct cc_out *out)
 {

@@ -7,10 +7,9 @@
  * study's); the shadow window from Hayes and Armitage, "Improved coexistence and loss tolerance for delay
  * based TCP congestion control", IEEE LCN 2010 (CHD).
  *
- * Differences: one random draw per round, as in the study and CHD (the paper draws per ACK); queueing delay and the
- * scaled probability saturate; base RTT is the kernel's minimum by default. The source of the study's shadow version
- * is not available: this is CHD's shadow window with the study's probability, without CHD's tolerance of losses at short
- * queues.
+ * Differences: one random draw per round, as in the study and CHD (the paper draws per ACK); queueing delay and the scaled probability
+ * saturate; the base RTT is the kernel's minimum by default. The source of the study's shadow version is not available. This is CHD's
+ * shadow window with the study's probability, without CHD's tolerance of losses at short queues.
  *
  *   probability of a delay back-off per round, by queueing delay q = srtt - base:
  *
@@ -134,7 +133,7 @@ CC_FN u32 cc_cx_on_sample(struct cc_cx_state *st, const struct cc_cx_params *p,
 	return 0;
 }
 
-/* The back-off curve at queueing delay q, in 1/1000. */
+/* The value of the back-off curve at queueing delay q, in 1/1000. */
 CC_FN u32 cc_cx_curve(const struct cc_cx_state *st, const struct cc_cx_params *p, u32 q_us)
 {
 	u32 p_max = cc_min(p->p_max, 1000), p_min = cc_min(p->p_min, p_max), share = 1000, fraction, i;
@@ -153,7 +152,7 @@ CC_FN u32 cc_cx_curve(const struct cc_cx_state *st, const struct cc_cx_params *p
 	return p_min + cc_scale(p_max - p_min, share, 1000);
 }
 
-/* cc_cx_curve, scaled by minimum over current RTT deviation if mdev_scaling is set. */
+/* cc_cx_curve(), scaled by the minimum divided by the current RTT deviation if mdev_scaling is set. */
 CC_FN u32 cc_cx_probability(const struct cc_cx_state *st, const struct cc_cx_params *p, u32 q_us,
 			    u32 mdev_us)
 {
@@ -165,7 +164,7 @@ CC_FN u32 cc_cx_probability(const struct cc_cx_state *st, const struct cc_cx_par
 	return cc_min(probability, cc_min(p->p_max, 1000));
 }
 
-/* Saves cwnd before a delay back-off, if other flows keep the queue full or the queue still grows. */
+/* Saves cwnd before a delay back-off if other flows keep the queue full or the queue is still growing. */
 CC_FN void cc_cx_save_shadow(struct cc_cx_state *st, u32 cwnd_pkts, u32 max_queue_us)
 {
 	if (max_queue_us > st->del_th_us)
@@ -244,7 +243,7 @@ CC_FN void cc_cx_update_shadow(struct cc_cx_state *st, const struct cc_cx_params
 		st->shadow_pkts = cc_min(st->shadow_pkts, cc_u32((u64)p->shadow_cap * out->cwnd_pkts));
 }
 
-/* At the end of a round. */
+/* A random number is drawn at the end of a round. */
 CC_FN int cc_cx_draws(const struct cc_cx_state *st, const struct cc_ack *a)
 {
 	return st->round.active && cc_round_over(&st->round, a);

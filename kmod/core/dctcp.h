@@ -4,8 +4,8 @@
  *
  * Source: RFC 8257, sections 3.3 and 3.4.
  *
- * Differences: the fraction of marks counts packets, not bytes; alpha has 24 bits, so it reaches 1 and almost 0;
- * without ECN feedback it is Reno.
+ * Differences: the fraction of marks counts packets, not bytes. alpha has 24 bits, so it reaches 1 and almost 0. Without ECN feedback it is
+ * Reno.
  *
  *                        end of window: alpha += (marked/acked - alpha) / 2^shift
  *   [grow as Reno] ----------------------------------------------------------------> [grow as Reno]
@@ -75,7 +75,7 @@ CC_FN u64 cc_dctcp_update_alpha(u64 alpha, u32 marked, u32 acked, u32 shift)
 	return alpha - (alpha >> shift) + (share >> shift);
 }
 
-/* Runs in every state: a flow with marks in every window is in CWR most of the time. */
+/* Runs in every state, because a flow with marks in every window is in CWR most of the time. */
 CC_FN u32 cc_dctcp_on_sample(struct cc_dctcp_state *st, const struct cc_dctcp_params *p,
 			     const struct cc_ack *a)
 {
@@ -101,7 +101,7 @@ CC_FN void cc_dctcp_on_ack(struct cc_dctcp_state *st, const struct cc_dctcp_para
 	cc_reno_increase(&st->count, a, out);
 }
 
-/* The stack calls ssthresh before the cause is known; after a loss CC_EVENT_RECOVERY or CC_EVENT_RTO follows. */
+/* The stack calls ssthresh before the cause is known. After a loss, CC_EVENT_RECOVERY or CC_EVENT_RTO follows. */
 CC_FN u32 cc_dctcp_on_loss(struct cc_dctcp_state *st, const struct cc_dctcp_params *p,
 			   const struct cc_ack *a)
 {

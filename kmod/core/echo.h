@@ -2,8 +2,8 @@
 /*
  * The receiver of DCTCP-style ECN feedback, for kernels without AccECN.
  *
- * Source: RFC 8257, section 3.2. With delayed ACKs an ACK must cover either marked or unmarked packets, so that the
- * sender can count marks: when CE starts or stops, the earlier packets are acknowledged at once with the earlier ECE.
+ * Source: RFC 8257, section 3.2. With delayed ACKs, an ACK must cover only marked or only unmarked packets, so that the sender can count
+ * marks. When CE starts or stops, the earlier packets are acknowledged at once, with the earlier ECE.
  *
  *             CE packet: ACK earlier packets without ECE, then set ECE
  *   [no CE] <------------------------------------------------------> [CE]
@@ -22,7 +22,7 @@
 #define CC_ECHO_ECE_OFF 4u
 #define CC_ECHO_ACK_NOW 8u    /* and do not delay the next ACK */
 
-/* A packet arrived. *ce is the receiver's state DCTCP.CE, initially 0. Returns the actions. */
+/* Processes an arriving packet. *ce is the receiver's state DCTCP.CE, initially 0. Returns the actions. */
 CC_FN u32 cc_echo(u32 *ce, u32 packet_ce, u32 ack_pending)
 {
 	u32 actions = 0;

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The platforms of a core: kernel module, BPF, host. The only file in core/ that depends on the platform.
- * Defines u8..u64, s32, CC_FN (every function of a core), CC_STEP (a large function that BPF calls instead of inlining
- * it, because the verifier would otherwise follow the product of all paths; it must return a number that the caller
- * uses, or the verifier may find a pointer in the return register; its input is restrict, so that a write to the state does
- * not make the compiler read it again), CC_CONSTANT_PARAMS (parameters never change after init), CC_IN_ORDER (the compiler
- * moves no access to memory across it, for which it would need more than BPF's stack of 512 bytes), CC_TABLE (constant tables,
- * removed if unused), CC_ASSERT (at compile time) and cc_div64 (the only division).
+ * The platforms of a core: kernel module, BPF, host. Only this file of core/ depends on the platform. It defines
+ * - u8..u64 and s32.
+ * - CC_FN: precedes every function of a core.
+ * - CC_STEP: precedes a large function, which BPF calls instead of inlining it; otherwise the verifier would follow the product of all
+ *   paths. The function must return a number that the caller uses, or the verifier may find a pointer in the return register. Its input is
+ *   restrict, so that a write to the state does not make the compiler read the input again.
+ * - CC_CONSTANT_PARAMS: parameters never change after init.
+ * - CC_IN_ORDER: the compiler moves no memory access across it, for which it would need more than BPF's stack of 512 bytes.
+ * - CC_TABLE: constant tables, removed if unused.
+ * - CC_ASSERT: an assertion at compile time.
+ * - cc_div64: the only division.
  */
 #ifndef CC_PLATFORM_H
 #define CC_PLATFORM_H

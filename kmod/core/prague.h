@@ -5,15 +5,14 @@
  * Sources: RFC 9330, RFC 9331 (Prague requirements), RFC 8257 (alpha),
  * draft-briscoe-iccrg-prague-congestion-control-04; L4STeam's tcp_prague.c, module version 0.7.
  *
- * Differences: always a fractional window (no rate mode, which needs 128-bit products); snd_cwnd follows the
- * fractional window by at most one packet per packet acked, up and down; after a timeout the fractional window
- * restarts from one packet, and slow start runs while the stack is in Loss; pacing is not dithered; the MTU does not
- * shrink. Without ECN feedback it is Reno (fallback 1); fallback 2 also halves the window after ten consecutive marked rounds with more
- * than 10 ms of queueing delay, the sign of a classic AQM.
+ * Differences: the window is always fractional (there is no rate mode, which needs 128-bit products). snd_cwnd follows the fractional
+ * window, up and down, by at most one packet per packet acked. After a timeout, the fractional window restarts from one packet, and slow
+ * start runs while the stack is in Loss. Pacing is not dithered. The MTU does not shrink. Without ECN feedback it is Reno (fallback 1).
+ * fallback 2 also halves the window after ten consecutive marked rounds with more than 10 ms of queueing delay, the sign of a classic AQM.
  *
- * Below two packets (RFC 9331, section 4.3) snd_cwnd stays at two, and pacing limits the flow to the fractional window,
- * down to 100 kbit/s. The pacing rate uses the minimum of srtt since then: packets that far apart are acknowledged late,
- * in pairs, so a rate based on the current srtt would reduce itself. Prague's rate mode solves the same problem.
+ * Below two packets (RFC 9331, section 4.3), snd_cwnd stays at two, and pacing limits the flow to the fractional window, down to 100
+ * kbit/s. The pacing rate then uses the minimum of srtt since the window became that small: packets that far apart are acknowledged late
+ * and in pairs, so a rate based on the current srtt would reduce itself. Prague's rate mode solves the same problem.
  *
  *                  first CE: halve (alpha_init 0)
  *   [slow start] ----------------------------------> [avoidance: + inc per window of unmarked ACKs]
@@ -21,11 +20,11 @@
  *        |  RTO: one packet                              | loss: half, no increase until Open
  *        +------------------------------------------------
  *
- * Bursts last 2^-burst_shift s at the paced rate. A module sets this as sk_pacing_shift; for BPF the stack's own size stays,
- * 2^-10 s. In both the stack adds 64 KiB halved for every 512 us of min RTT (sysctl tcp_tso_rtt_log).
+ * A burst lasts 2^-burst_shift s at the pacing rate. A module sets this as sk_pacing_shift; with BPF, the stack's own value stays, 2^-10 s.
+ * In both cases the stack adds 64 KiB halved for every 512 us of min RTT (sysctl tcp_tso_rtt_log).
  *
- * inc = 1 packet per RTT, or (srtt / rtt_target)^2 for a shorter RTT once rtt_transition rounds have passed
- * since slow start: the rate then grows like that of a flow with RTT rtt_target.
+ * inc = 1 packet per RTT. For an RTT below rtt_target it is (srtt / rtt_target)^2 once rtt_transition rounds have passed since slow start:
+ * the rate then grows like that of a flow with RTT rtt_target.
  *
  * Units: us, pkts; alpha in 1/2^24, scaled by 2^alpha_shift; fractional windows in 1/2^20 pkts.
  */
@@ -37,7 +36,7 @@
 #define CC_PRAGUE_WANTS (CC_OWNS_CWND | CC_WANTS_ECN | CC_WANTS_ECT1 | CC_WANTS_PACING | CC_WANTS_BURSTS)
 #define CC_PRAGUE_ALPHA_BITS 24		/* bits of alpha's fraction */
 #define CC_PRAGUE_CWND_FRAC_BITS 20		/* bits of the window's fraction */
-#define CC_PRAGUE_MAX_CWND (1u << 22)	/* pkts; keeps every product below 2^64 */
+#define CC_PRAGUE_MAX_CWND (1u << 22)	/* pkts; keeps all products below 2^64 */
 #define CC_PRAGUE_MIN_RATE 12500u	/* bytes/s: 100 kbit/s */
 #define CC_PRAGUE_MIN_RATE_US 13107u /* the same in 1/2^20 bytes/us */
 #define CC_PRAGUE_MIN_CWND ((u64)CC_MIN_CWND << CC_PRAGUE_CWND_FRAC_BITS)
@@ -81,7 +80,7 @@ struct cc_prague_state {
 	u32 classic_rounds;
 	u32 small_cwnd_rtt_us; /* minimum of srtt while the window is below two packets; otherwise 0 */
 	u8 saw_ce, in_loss, after_timeout;
-	u8 cwr_stamp_valid; /* cwr_stamp_us holds the time of a reduction */
+	u8 cwr_stamp_valid; /* whether cwr_stamp_us holds the time of a reduction */
 };
 CC_STATE_FITS(prague);
 
@@ -102,7 +101,7 @@ CC_FN u32 cc_prague_from_frac_cwnd(u64 frac)
 	return cc_u32((frac + (1u << CC_PRAGUE_CWND_FRAC_BITS) - 1) >> CC_PRAGUE_CWND_FRAC_BITS);
 }
 
-/* Without ECN feedback the flow runs Reno. */
+/* Whether the flow runs Reno, for lack of ECN feedback. */
 CC_FN int cc_prague_is_reno(const struct cc_prague_params *p, const struct cc_ack *a)
 {
 	return p->fallback && !(a->flags & CC_ECN);
@@ -113,7 +112,7 @@ CC_FN u32 cc_prague_rtt_us(const struct cc_prague_state *st, const struct cc_ack
 	return st->small_cwnd_rtt_us ? cc_min(st->small_cwnd_rtt_us, a->srtt_us) : a->srtt_us;
 }
 
-/* Lower bound of the fractional window: that of the minimum rate, or two packets for Reno. */
+/* Lower bound of the fractional window: that of the minimum rate, or two packets with Reno. */
 CC_FN u64 cc_prague_min_frac_cwnd(const struct cc_prague_state *st, const struct cc_prague_params *p,
 			  const struct cc_ack *a)
 {
@@ -131,7 +130,7 @@ CC_FN void cc_prague_set_frac_cwnd(struct cc_prague_state *st, const struct cc_p
 {
 	u64 max_cwnd = (u64)CC_PRAGUE_MAX_CWND << CC_PRAGUE_CWND_FRAC_BITS, min_cwnd;
 
-	/* The lower bound is at most this, and takes a division. */
+	/* The lower bound is at most this, and computing it takes a division. */
 	if (frac < CC_PRAGUE_MIN_CWND) {
 		min_cwnd = cc_prague_min_frac_cwnd(st, p, a);
 		if (frac < min_cwnd)
@@ -184,7 +183,7 @@ CC_FN u32 cc_prague_on_sample(struct cc_prague_state *st, const struct cc_prague
 	return 0;
 }
 
-/* Whether the flow emulates the RTT rtt_target, if its own is shorter. */
+/* Whether the flow emulates the RTT rtt_target, if its own RTT is shorter. */
 CC_FN int cc_prague_rtt_independent(const struct cc_prague_state *st,
 				    const struct cc_prague_params *p, const struct cc_ack *a)
 {
@@ -200,7 +199,7 @@ CC_FN u32 cc_prague_ai_increase(u32 srtt_us, u32 target_us)
 	return cc_max((u32)((ratio * ratio) >> CC_PRAGUE_CWND_FRAC_BITS), 1);
 }
 
-/* Increase per window: by rtt_target, from rtt_transition rounds on. */
+/* Increase per window, according to rtt_target once rtt_transition rounds have passed. */
 CC_STEP u32 cc_prague_scaled_increase(const struct cc_prague_state *st, const struct cc_prague_params *p,
 				      const struct cc_ack *a)
 {
@@ -212,7 +211,7 @@ CC_STEP u32 cc_prague_scaled_increase(const struct cc_prague_state *st, const st
 	return cc_prague_ai_increase(rtt_us, p->rtt_target_us);
 }
 
-/* One EWMA step of alpha towards the fraction of marked packets; keeps the remainder. */
+/* One EWMA step of alpha towards the fraction of marked packets. Keeps the remainder. */
 CC_FN u64 cc_prague_update_alpha(u64 alpha, u32 marked, u32 acked, u32 shift)
 {
 	u64 share = cc_div64((u64)cc_min(marked, acked) << CC_PRAGUE_ALPHA_BITS, acked ? acked : 1);
@@ -250,7 +249,7 @@ CC_FN int cc_prague_round_over(const struct cc_prague_state *st, const struct cc
 	       a->now_us - st->alpha_stamp_us >= p->rtt_target_us;
 }
 
-/* Whether the window limits the sender, or pacing below two packets. */
+/* Whether the sender is limited by the window or, below two packets, by pacing. */
 CC_FN int cc_prague_is_limited(const struct cc_prague_state *st, const struct cc_ack *a)
 {
 	return a->flags & CC_CWND_LIMITED || (st->small_cwnd_rtt_us && !(a->flags & CC_APP_LIMITED));
@@ -271,13 +270,13 @@ CC_FN void cc_prague_increase_cwnd(struct cc_prague_state *st, const struct cc_p
 	unmarked -= slow;
 	if (!unmarked)
 		return;
-	/* Below one packet an ACK covers several RTTs: do not grow faster than slow start. */
+	/* Below one packet, an ACK covers several RTTs: do not grow faster than slow start. */
 	increase = cc_div64(((u64)unmarked * st->ai_increase) << CC_PRAGUE_CWND_FRAC_BITS, st->frac_cwnd);
 	max_increase = (u64)unmarked << CC_PRAGUE_CWND_FRAC_BITS;
 	cc_prague_set_frac_cwnd(st, p, a, st->frac_cwnd + (increase < max_increase ? increase : max_increase));
 }
 
-/* snd_cwnd moves towards the fractional window by one packet per packet acked. */
+/* Moves snd_cwnd towards the fractional window by at most one packet per packet acked. */
 CC_FN u32 cc_prague_cwnd(const struct cc_prague_state *st, const struct cc_ack *a)
 {
 	u32 target = cc_prague_from_frac_cwnd(st->frac_cwnd), step = cc_max(a->acked_pkts, 1);
@@ -287,7 +286,7 @@ CC_FN u32 cc_prague_cwnd(const struct cc_prague_state *st, const struct cc_ack *
 	return cc_bound_cwnd(a, cc_max(target, cc_minus(a->cwnd_pkts, step)));
 }
 
-/* Per MTU, not per segment: pacing counts headers as well. */
+/* Per MTU, not per segment, because pacing counts headers, too. */
 CC_FN u64 cc_prague_pacing_rate(const struct cc_prague_state *st, const struct cc_ack *a, u32 cwnd_pkts,
 			   u32 ssthresh_pkts)
 {
@@ -345,7 +344,7 @@ CC_FN void cc_prague_on_ack(struct cc_prague_state *st, const struct cc_prague_p
 	out->pacing_bytes_per_sec = cc_prague_pacing_rate(st, a, out->cwnd_pkts, out->ssthresh_pkts);
 }
 
-/* on_event reduces the window, so ssthresh stays. */
+/* on_event reduces the window, so ssthresh does not change. */
 CC_FN u32 cc_prague_on_loss(struct cc_prague_state *st, const struct cc_prague_params *p,
 			    const struct cc_ack *a)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Rounds of one RTT, shared by Vegas, threshold adaptation and Cx-TCP; one decision per round.
+ * Rounds of one RTT with one decision each, shared by Vegas, threshold adaptation and Cx-TCP.
  *
- * A round starts at snd_nxt and ends with the first ACK beyond it. It collects RTT samples; an ACK is "marked" if its
- * RTT exceeds the threshold. Decisions are made only in state Open:
+ * A round starts at snd_nxt and ends with the first ACK beyond it. It collects RTT samples. An ACK is "marked" if its RTT exceeds the
+ * threshold. Decisions are made only in state Open:
  *
  *        Open, restart after idle             any other state
  *   [active] <----------------- [passive: Reno] <----------------- [active]
@@ -59,8 +59,8 @@ CC_FN void cc_round_sample(struct cc_round *r, u32 rtt_us, u64 threshold_us)
 }
 
 /*
- * Handles an ACK that does not end a round: slow start inside a round, Reno while no round is active. Returns whether
- * the ACK ends a round; the caller then decides and calls cc_round_next().
+ * Handles an ACK that does not end a round: slow start within a round, Reno while no round is active. Returns whether the ACK ends a round.
+ * The caller then decides and calls cc_round_next().
  */
 CC_FN int cc_round_ends(struct cc_round *r, const struct cc_ack *a, struct cc_out *out)
 {
@@ -92,7 +92,7 @@ CC_FN void cc_round_event(struct cc_round *r, u32 event, const struct cc_ack *a)
 		r->active = 0;
 }
 
-/* Bounds cwnd, and keeps ssthresh at 3/4 of it or more (tcp_current_ssthresh). */
+/* Bounds cwnd, and keeps ssthresh at no less than 3/4 of it (tcp_current_ssthresh). */
 CC_FN void cc_round_bound(const struct cc_ack *a, struct cc_out *out)
 {
 	out->cwnd_pkts = cc_bound_cwnd(a, out->cwnd_pkts);
@@ -101,7 +101,7 @@ CC_FN void cc_round_bound(const struct cc_ack *a, struct cc_out *out)
 					    (out->cwnd_pkts >> 1) + (out->cwnd_pkts >> 2));
 }
 
-/* Leaves slow start at the window without a queue, cwnd * base / min RTT, plus one. */
+/* Leaves slow start with the window that causes no queue, cwnd * base / min RTT, plus one packet. */
 CC_FN void cc_round_leave_slow_start(u32 base_us, u32 min_rtt_us, struct cc_out *out)
 {
 	u32 target = cc_scale(out->cwnd_pkts, base_us, min_rtt_us);
@@ -131,7 +131,7 @@ CC_FN u32 cc_round_cut(u32 cwnd_pkts, u32 alpha)
 
 enum cc_base_mode { CC_BASE_FIXED, CC_BASE_KERNEL, CC_BASE_OWN, CC_BASE_LARGER };
 
-/* Base RTT by mode (the study's "hardcoding"); falls back to the other source if there is no sample. */
+/* Base RTT by mode (the study's "hardcoding"). If the mode's source has no sample, uses the other one. */
 CC_FN u32 cc_round_base(u32 mode, u32 fixed_us, u32 own_us, const struct cc_ack *a)
 {
 	u32 kernel = a->rtt_min_us ? a->rtt_min_us : CC_NO_RTT;
@@ -145,7 +145,7 @@ CC_FN u32 cc_round_base(u32 mode, u32 fixed_us, u32 own_us, const struct cc_ack 
 	return mode == CC_BASE_LARGER ? cc_max(kernel, own_us) : kernel;
 }
 
-/* Updates the flow's own minimum RTT; an ACK is marked if its RTT exceeds the base RTT by more than queue_us. */
+/* Updates the flow's own minimum RTT. An ACK is marked if its RTT exceeds the base RTT by more than queue_us. */
 CC_FN void cc_round_delay_sample(struct cc_round *r, u32 *own_us, u32 mode, u32 fixed_us, u32 queue_us,
 				 const struct cc_ack *a)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* All cores, and the named schemes: a core with preset parameters. */
+/* All cores, and the named schemes, which are cores with preset parameters. */
 #ifndef CC_SCHEMES_H
 #define CC_SCHEMES_H
 
@@ -12,7 +12,7 @@
 #include "ta.h"
 #include "vegas.h"
 
-/* X(core, what it requires of its host) */
+/* X(core, what it requires from its host) */
 #define CC_CORES(X)                                                                                \
 	X(vegas, CC_VEGAS_WANTS)                                                                   \
 	X(ta, CC_TA_WANTS)                                                                         \

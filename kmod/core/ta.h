@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Threshold adaptation, with delay gradient and with periodic backoff.
+ * Threshold adaptation with delay gradient and with periodic backoff.
  *
- * Source: the study "Coexistence of Delay-based TCP Congestion Control" (NYU): a delay threshold above the base RTT,
- * a DCTCP-like decrease by the fraction of ACKs above it, and a threshold that rises when every ACK is above it.
- * Parameters have the names of the study.
+ * Source: the study "Coexistence of Delay-based TCP Congestion Control" (NYU). The window decreases as in DCTCP, by the fraction of ACKs
+ * above a delay threshold over the base RTT. The threshold rises when every ACK is above it. Parameters have the names of the study.
  *
- * Differences from the source: the base RTT is the kernel's minimum by default (hardcoding = 1; the study's
- * own minimum starts from an unset value); a round without samples only restarts; grad_pct generalises the study's
- * "half of the threshold RTT". The source of the study's module with P1, P2 and drop is not available, so periodic
- * backoff follows its description: a trial succeeds if the queueing delay falls below dip_pct of its earlier value, and
- * the gradient rule is off between trials. The minimum RTT of a round decides: the maximum is from before the round's
- * own reduction, and with it a single flow missed its dip in 5 of 8 simulated runs.
+ * Differences from the source: the base RTT is the kernel's minimum by default (hardcoding = 1), because the study's own minimum starts
+ * from an unset value. A round without samples only restarts. grad_pct generalises the study's "half of the threshold RTT". The source of
+ * the study's module with P1, P2 and drop is not available, so periodic backoff follows its description: a trial succeeds if the queueing
+ * delay falls below dip_pct of its earlier value, and the gradient rule is off between trials. The minimum RTT of a round decides. The
+ * maximum dates from before the round's own reduction, and with it a single flow missed its dip in 5 of 8 simulated runs.
  *
  *              inc_thresh starved rounds, compete: threshold += m % of (srtt - threshold RTT)
  *            +---+
@@ -22,7 +20,7 @@
  *     |    +--------- back to betao                   | restore      |
  *     +-----------------------------------------------+--------------+
  *
- * Cwnd, once per round: no marked ACK: + increase; any marked: - alpha/2 of it. Loss, ECN, RTO: Reno.
+ * cwnd, once per round: if no ACK is marked, + increase; if any is, - alpha/2 of it. Loss, ECN, RTO: Reno.
  *
  * Units: us, pkts, rounds; alpha in 1/256.
  */
@@ -138,7 +136,7 @@ CC_FN u32 cc_ta_on_sample(struct cc_ta_state *st, const struct cc_ta_params *p,
 	return 0;
 }
 
-/* Raises the threshold if every ACK has been above it for inc_thresh rounds: other flows fill the queue. */
+/* Raises the threshold if every ACK has been above it for inc_thresh rounds, because other flows then fill the queue. */
 CC_FN void cc_ta_raise_threshold(struct cc_ta_state *st, const struct cc_ta_params *p, u64 base_us, u32 srtt_us)
 {
 	const struct cc_round *r = &st->round;
@@ -175,7 +173,7 @@ CC_FN void cc_ta_check_gradient(struct cc_ta_state *st, const struct cc_ta_param
 		cc_ta_reset_threshold(st);
 }
 
-/* One round of a trial: it succeeds if the queue drained after this flow's reduction. */
+/* Handles one round of a trial, which succeeds if the queue drained after this flow's reduction. */
 CC_FN void cc_ta_check_trial(struct cc_ta_state *st, const struct cc_ta_params *p, u32 base_us)
 {
 	u32 rtt_us = p->dip_least ? st->round.min_rtt_us : st->round.max_rtt_us;
@@ -282,7 +280,7 @@ CC_FN u32 cc_ta_on_loss(struct cc_ta_state *st, const struct cc_ta_params *p,
 	return cc_half(a->cwnd_pkts);
 }
 
-/* Loss, timeout and idle do not change the threshold. */
+/* Loss, timeout and idle time do not change the threshold. */
 CC_FN void cc_ta_on_event(struct cc_ta_state *st, const struct cc_ta_params *p, u32 event,
 			  const struct cc_ack *a, struct cc_out *out)
 {

@@ -5,8 +5,8 @@
  * Source: Brakmo and Peterson, "TCP Vegas: End to End Congestion Avoidance on a Global Internet", IEEE JSAC
  * 13(8), 1995, as implemented in Linux (net/ipv4/tcp_vegas.c).
  *
- * Differences from the paper (as in Linux): the stack does loss recovery; slow start doubles every round, not every
- * other; the minimum RTT of the round estimates the queue; the base RTT is reset after idle.
+ * Differences from the paper (as in Linux): the stack does loss recovery; slow start doubles in every round, not in every other one; the
+ * round's minimum RTT estimates the queue; the base RTT is reset after idle time.
  *
  *              queue > gamma                      queue < alpha: +1 per round
  *   [slow start] -----------> [avoidance] --------- queue > beta:  -1 per round
@@ -39,7 +39,7 @@ CC_SHAPE(vegas, CC_VEGAS_PARAMS, CC_VEGAS_STATS);
 struct cc_vegas_state {
 	struct cc_round round;
 	u32 base_us;
-	u32 queue_pkts; /* as of the last decision */
+	u32 queue_pkts; /* at the last decision */
 	u32 last_min_us;
 	u32 last_samples;
 };

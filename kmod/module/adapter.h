@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A core as a kernel module. The including file includes the core and defines CCB (the core's name), CCB_NAME,
- * CCB_WANTS and CCB_PARAM_LIST, then includes this. ../adapter/hooks.h calls the core.
+ * Makes a core a kernel module. The including file includes the core, defines CCB (the core's name), CCB_NAME, CCB_WANTS and
+ * CCB_PARAM_LIST, and then includes this file. ../adapter/hooks.h calls the core.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -34,7 +34,7 @@ static inline struct ccb_socket *ccb_new(struct tcp_sock *tp)
 	return *s;
 }
 
-/* The state is at hand. */
+/* Nothing to keep: the state is at hand. */
 static inline void ccb_keep_tx_start(struct tcp_sock *tp, int reacts)
 {
 }
@@ -44,7 +44,7 @@ static inline bool ccb_skips_tx_start(struct tcp_sock *tp)
 	return false;
 }
 
-/* May be called more than once, and without init: icsk_ca_priv is zero then. */
+/* May be called more than once, and even without init: icsk_ca_priv is zero then. */
 static void ccb_release(struct sock *sk)
 {
 	struct ccb_socket **s = inet_csk_ca(sk);
@@ -89,7 +89,7 @@ static inline u32 ccb_net_header_bytes(struct tcp_sock *tp)
 	return tp->inet_conn.icsk_af_ops->net_header_len;
 }
 
-/* Bursts last 2^-shift s at the paced rate. */
+/* Bursts last 2^-shift s at the pacing rate. */
 static inline void ccb_set_pacing_shift(struct tcp_sock *tp, u32 shift)
 {
 	WRITE_ONCE(ccb_sk(tp)->sk_pacing_shift, (u8)min(shift, 16u));
@@ -131,7 +131,7 @@ static inline void ccb_start_pacing(struct tcp_sock *tp)
 	cmpxchg(&ccb_sk(tp)->sk_pacing_status, SK_PACING_NONE, SK_PACING_NEEDED);
 }
 
-/* Each reader has its own buffer, and takes every round. */
+/* Every reader has its own buffer and gets every round. */
 static inline u32 ccb_row_gap_us(struct tcp_sock *tp)
 {
 	return 0;
@@ -208,7 +208,7 @@ static u32 ccb_min_tso_segs(struct sock *sk)
 }
 #endif
 
-/* The ACK of a SYN, and of data on it, arrives before init; see ../bpf/adapter.bpf.h. */
+/* The ACK of a SYN, and of data on it, arrives before init: see ../bpf/adapter.bpf.h. */
 #if CCB_WANTS & CC_OWNS_CWND
 CCB_CONG_CONTROL(ccb_cong_control)
 {

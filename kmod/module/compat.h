@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Differences between kernels, from 6.1 on. The only file that tests the kernel version. */
+/* Differences between kernels, from 6.1 on. Only this file tests the kernel version. */
 #ifndef CCB_COMPAT_H
 #define CCB_COMPAT_H
 
@@ -13,7 +13,7 @@
 #define CCB_CONG_CONTROL(name) static void name(struct sock *sk, const struct rate_sample *rs)
 #endif
 
-/* Negotiated ECN, RFC 3168 or AccECN. Kernels with AccECN define the name. */
+/* Negotiated ECN: RFC 3168 or AccECN. Kernels with AccECN define this name. */
 #ifndef TCP_ECN_MODE_ANY
 #define TCP_ECN_MODE_ANY TCP_ECN_OK
 #endif
@@ -24,7 +24,7 @@
 #define TCP_CONG_ECT_1_NEGOTIATION 0
 #endif
 
-/* Some stable kernels backported the third argument of __tcp_send_ack: test its type, not the version. */
+/* Some stable kernels have backported the third argument of __tcp_send_ack, so test its type, not the version. */
 static inline void ccb_send_ack_2(void (*send)(struct sock *, u32), struct sock *sk, u32 rcv_nxt)
 {
 	send(sk, rcv_nxt);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Parameters and instances. The module's parameters are those of its first instance, ccb_NAME. Files in
- * /sys/module/ccb_NAME/parameters manage further instances with their own parameters:
+ * Parameters and instances. The module's parameters are those of its first instance, ccb_NAME. Files in /sys/module/ccb_NAME/parameters
+ * manage further instances, each with its own parameters:
  *
  *   echo "ta_slow betao=5000 comeback=0" >add     other parameters have their defaults
  *   echo ta_slow >remove                          for new sockets; existing ones keep it until they close
@@ -27,8 +27,8 @@ struct ccb_instance {
 
 static struct ccb_instance ccb_first;
 static LIST_HEAD(ccb_instances);
-static DEFINE_MUTEX(ccb_lock); /* protects the list and changes of parameters */
-static bool ccb_ready;	       /* after init every write is checked against all rules */
+static DEFINE_MUTEX(ccb_lock); /* protects the list and parameter changes */
+static bool ccb_ready;	       /* after init, every write is checked against all rules */
 
 #define CCB_TABLE CORE(_table)
 #define CCB_PARAMS ARRAY_SIZE(CCB_TABLE)
@@ -59,7 +59,7 @@ static bool ccb_needs_ecn(const struct CORE(_params) *params)
 #endif
 }
 
-/* NON_RESTRICTED: a network namespace may use it as its default. */
+/* NON_RESTRICTED: a network namespace may use the instance as its default. */
 static void ccb_set_flags(struct ccb_instance *in)
 {
 	u32 flags = TCP_CONG_NON_RESTRICTED;
@@ -79,7 +79,7 @@ static int ccb_parse_u32(const char *instance, const char *name, const char *tex
 	return -EINVAL;
 }
 
-/* Parameters of the first instance: insmod checks all rules at the end, a later write at once. */
+/* Sets a parameter of the first instance. insmod checks all rules at the end, a later write at once. */
 static int ccb_param_set(const char *text, const struct kernel_param *kp)
 {
 	struct CORE(_params) next;
@@ -182,7 +182,7 @@ out:
 	return err;
 }
 
-/* Unregisters an instance. Frees it only when the module is unloaded: sockets may still use it. */
+/* Unregisters an instance. It is freed only when the module is unloaded, because sockets may still use it. */
 static int ccb_remove(const char *text, const struct kernel_param *kp)
 {
 	struct ccb_instance *in;
@@ -233,7 +233,7 @@ MODULE_PARM_DESC(remove, "write NAME: no new sockets for this instance");
 module_param_cb(instances, &ccb_list_ops, NULL, 0444);
 MODULE_PARM_DESC(instances, "instances and their parameters");
 
-/* Unregisters and frees all instances. No socket uses one: sockets hold a reference to the module. */
+/* Unregisters and frees all instances. No socket uses any, because sockets hold a reference to the module. */
 static void ccb_drop_all(void)
 {
 	struct ccb_instance *in, *next;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * /dev/ccb_NAME exports internal state. From open() on, a file receives one row per round trip, and one when a state of
- * the core begins, of the sockets in the network namespace of the opener, in the layout of the BPF adapter's rows
- * (../bpf/README.md). read() returns as many whole rows as are available and fit, and never blocks: EAGAIN if there is
- * none. rows_lost in the fdinfo of a file (/proc/PID/fdinfo/FD) counts rows that did not fit into its buffer; the parameter
- * of this name counts those of all files. Without an open file the cost is one test per row.
+ * /dev/ccb_NAME exports internal state of the sockets in the opener's network namespace. From open() on, a file receives one row per round
+ * trip, and one when a state of the core begins, in the layout of the BPF adapter's rows (../bpf/README.md). read() returns as many whole
+ * rows as are available and fit. It never blocks: EAGAIN if there is none. rows_lost in the fdinfo of a file (/proc/PID/fdinfo/FD) counts
+ * rows that did not fit in the file's buffer; the parameter of this name counts those of all files. While no file is open, a row costs one
+ * test.
  */
 #ifndef CCB_ROWS_H
 #define CCB_ROWS_H
@@ -25,7 +25,7 @@ struct ccb_reader {
 	struct list_head list;
 	u64 netns_cookie;
 	u64 lost;
-	u32 head, tail; /* written, read; they wrap */
+	u32 head, tail; /* rows written, rows read; they wrap */
 	struct ccb_row rows[CCB_ROWS];
 };
 

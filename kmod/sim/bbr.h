@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * BBR (version 1) as in Linux 6.18, net/ipv4/tcp_bbr.c: the same integers at every step. Only for simulators: real nodes
- * run the kernel's. The core's name is "bbr"; in C it is bbr1, as cc_bbr_* are the shared parts of versions 2 and 3.
+ * BBR (version 1) as in Linux 6.18, net/ipv4/tcp_bbr.c, with the same integers at every step. Only for simulators: nodes run the kernel's.
+ * The core's name is "bbr"; in C it is bbr1, because cc_bbr_* are the shared parts of versions 2 and 3.
  *
  *   [STARTUP] -- pipe full --> [DRAIN] -- in flight <= BDP --> [PROBE_BW]
  *   any -- no lower RTT for 10 s --> [PROBE_RTT] -- 200 ms and a round --> [PROBE_BW], or [STARTUP] if the pipe is not full
  *
- * What differs, because a core has no socket:
- * - Samples of packets sent in PROBE_RTT are application-limited here rather than in tp->app_limited.
+ * Differences, because a core has no socket:
+ * - Samples of packets sent in PROBE_RTT are marked application-limited here, not in tp->app_limited.
  * - tp->delivered_mstamp is the time of the last ACK of data, or of the first packet after everything was acknowledged.
- * - A call has one random number: PROBE_BW begins at the same phase if it began twice in one call.
+ * - A call has only one random number: if PROBE_BW begins twice in one call, it begins at the same phase.
  * - cwnd is at least 2 after an ACK and an undo, which every core guarantees.
  *
  * Units: bandwidth in pkts/us << 24, gains in 1/256, jiffies of 1 ms for min_rtt_stamp and probe_rtt_done_stamp.
@@ -83,7 +83,7 @@ CC_FN void cc_bbr1_init(struct cc_bbr1_state *st, const struct cc_bbr1_params *p
 	cc_bbr1_finish(&r, out);
 }
 
-/* The kernel's has no pkts_acked. */
+/* The kernel's BBR has no pkts_acked. */
 CC_FN u32 cc_bbr1_on_sample(struct cc_bbr1_state *st, const struct cc_bbr1_params *p, const struct cc_ack *a)
 {
 	(void)st;
@@ -117,7 +117,7 @@ CC_FN void cc_bbr1_on_ack(struct cc_bbr1_state *st, const struct cc_bbr1_params 
 		out->flags |= CC_OUT_ROUND;
 }
 
-/* ssthresh stays: BBR does not use it. */
+/* BBR does not use ssthresh, so it does not change. */
 CC_FN u32 cc_bbr1_on_loss(struct cc_bbr1_state *st, const struct cc_bbr1_params *p, const struct cc_ack *a)
 {
 	(void)p;
@@ -125,7 +125,7 @@ CC_FN u32 cc_bbr1_on_loss(struct cc_bbr1_state *st, const struct cc_bbr1_params 
 	return cc_min(cc_max(a->ssthresh_pkts, CC_MIN_CWND), CC_INFINITE);
 }
 
-/* After an idle time: no more speed than the path has, if the application or PROBE_RTT limited before. */
+/* After idle time: no faster than the path, if the application or PROBE_RTT was the limit before. */
 CC_FN void cc_bbr1_tx_start(struct cc_bbr1_state *st, struct cc_bbr1_run *r)
 {
 	const struct cc_ack *a = r->a;
@@ -149,7 +149,7 @@ CC_FN void cc_bbr1_on_event(struct cc_bbr1_state *st, const struct cc_bbr1_param
 	(void)p;
 	if (event == CC_EVENT_TX_START) {
 		cc_bbr1_tx_start(st, &r);
-		/* Lost packets are outstanding though they are not in flight. */
+		/* Lost packets are outstanding, although they are not in flight. */
 		if (a->ca_state < CC_RECOVERY)
 			st->delivered_mstamp = a->now_us;
 	} else if (event == CC_EVENT_LOSS) {
@@ -185,14 +185,14 @@ CC_FN void cc_bbr1_read(const struct cc_bbr1_state *st, const struct cc_bbr1_par
 	s->policed = st->lt_use_bw;
 }
 
-/* The stack's own: a burst is a millisecond at the paced rate. */
+/* The stack's default: a burst is a millisecond at the pacing rate. */
 CC_FN u32 cc_bbr1_burst_shift(const struct cc_bbr1_params *p)
 {
 	(void)p;
 	return CC_STACK_PACING_SHIFT;
 }
 
-/* Least segments of a TSO burst (min_tso_segs). */
+/* Minimum segments of a TSO burst (min_tso_segs). */
 CC_FN u32 cc_bbr1_burst_segs(const struct cc_bbr1_params *p, u64 pacing_bytes_per_sec, u32 mtu_bytes)
 {
 	(void)p;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The model of the path and the window of BBR version 1; its hooks, and what differs from the kernel, are in bbr.h. */
+/* The model of the path and the window of BBR version 1. Its hooks and the differences from the kernel are in bbr.h. */
 #ifndef CC_BBR1_MODEL_H
 #define CC_BBR1_MODEL_H
 
@@ -9,16 +9,16 @@
 #define CC_BBR1_BW_UNIT ((u64)1 << CC_BBR1_BW)
 #define CC_BBR1_GAIN 8
 #define CC_BBR1_UNIT 256u
-#define CC_BBR1_HIGH_GAIN 739u /* 2885/1000, rounded down, and 1: 2 / ln 2 */
+#define CC_BBR1_HIGH_GAIN 739u /* 2885/1000, rounded down, plus 1: 2 / ln 2 */
 #define CC_BBR1_DRAIN_GAIN 88u /* 1000/2885 */
 #define CC_BBR1_CWND_GAIN 512u
 #define CC_BBR1_CYCLE 8u	/* phases of PROBE_BW: 5/4, 3/4, then 1 */
-#define CC_BBR1_CYCLE_RANDOM 7u /* any phase but 3/4 begins */
+#define CC_BBR1_CYCLE_RANDOM 7u /* it begins with any phase but 3/4 */
 #define CC_BBR1_BW_ROUNDS 10u
 #define CC_BBR1_MIN_RTT_JIFFIES 10000u
 #define CC_BBR1_PROBE_RTT_JIFFIES 200u
 #define CC_BBR1_MIN_CWND 4u
-#define CC_BBR1_MARGIN_RATE 990000u /* us per s, less the pacing margin of 1 % */
+#define CC_BBR1_MARGIN_RATE 990000u /* us per s, minus the pacing margin of 1 % */
 #define CC_BBR1_MIN_TSO_RATE 150000u /* bytes/s: 1.2 Mbit/s */
 #define CC_BBR1_TSO_SEGS_MAX 127u
 #define CC_BBR1_FULL_BW_GROWTH 320u /* 5/4 */
@@ -53,21 +53,21 @@ struct cc_bbr1_sample {
 
 struct cc_bbr1_state {
 	u64 cycle_mstamp, ack_epoch_mstamp, delivered_mstamp; /* us */
-	struct cc_bbr1_sample bw[3]; /* the largest in the window, and the largest after each of them */
+	struct cc_bbr1_sample bw[3]; /* the maximum in the window, and the maximum after each of them */
 	u32 min_rtt_us, min_rtt_stamp, probe_rtt_done_stamp;
 	u32 rtt_cnt, next_rtt_delivered;
 	u32 lt_bw, lt_last_delivered, lt_last_stamp_ms, lt_last_lost, lt_rtt_cnt;
 	u32 pacing_gain, cwnd_gain, prior_cwnd;
 	u32 full_bw, full_bw_cnt, cycle_idx;
 	u32 ack_epoch_acked, extra_acked_win_rtts, extra_acked_win_idx;
-	u32 low_rate_from, low_rate_to; /* delivered_pkts between which PROBE_RTT limited */
+	u32 low_rate_from, low_rate_to; /* delivered_pkts between which PROBE_RTT was the limit */
 	u16 extra_acked[2];
 	u8 mode, prev_ca_state, packet_conservation, round_start, idle_restart, probe_rtt_round_done;
 	u8 lt_is_sampling, lt_use_bw, full_bw_reached, has_seen_rtt, low_rate;
 };
 CC_STORAGE_FITS(bbr1);
 
-/* One call: what the kernel would have in its socket. */
+/* State of one call that the kernel would have in its socket. */
 struct cc_bbr1_run {
 	const struct cc_ack *a;
 	u64 pacing;
@@ -82,7 +82,7 @@ CC_FN u32 cc_bbr1_since(u64 later_us, u64 earlier_us)
 	return later_us > earlier_us ? (u32)(later_us - earlier_us) : 0;
 }
 
-/* lib/win_minmax.c, minmax_running_max(): the largest of the last ten rounds. */
+/* lib/win_minmax.c, minmax_running_max(): the maximum of the last ten rounds. */
 CC_FN void cc_bbr1_filter_bw(struct cc_bbr1_state *st, u32 bw)
 {
 	struct cc_bbr1_sample now = {st->rtt_cnt, bw}, *best = st->bw;
@@ -128,13 +128,13 @@ CC_FN u32 cc_bbr1_extra_acked(const struct cc_bbr1_state *st)
 	return cc_max(st->extra_acked[0], st->extra_acked[1]);
 }
 
-/* In this order without overflow to 2.9 Tbit/s. */
+/* In this order, there is no overflow up to 2.9 Tbit/s. */
 CC_FN u64 cc_bbr1_rate(const struct cc_ack *a, u32 bw, u32 gain)
 {
 	return (((u64)bw * a->mss_bytes * gain) >> CC_BBR1_GAIN) * CC_BBR1_MARGIN_RATE >> CC_BBR1_BW;
 }
 
-/* cwnd per RTT, or per 1 ms before the first sample, at STARTUP's gain. */
+/* cwnd per RTT (per 1 ms before the first sample), at STARTUP's gain. */
 CC_FN void cc_bbr1_pace_from_rtt(struct cc_bbr1_state *st, struct cc_bbr1_run *r)
 {
 	u32 rtt_us = r->a->srtt_us ? r->a->srtt_us : 1000;
@@ -144,7 +144,7 @@ CC_FN void cc_bbr1_pace_from_rtt(struct cc_bbr1_state *st, struct cc_bbr1_run *r
 	r->pacing = cc_bbr1_rate(r->a, (u32)cc_div64((u64)r->cwnd << CC_BBR1_BW, rtt_us), CC_BBR1_HIGH_GAIN);
 }
 
-/* Until the pipe is full the rate never falls. */
+/* The rate never falls before the pipe is full. */
 CC_FN void cc_bbr1_set_pacing_rate(struct cc_bbr1_state *st, struct cc_bbr1_run *r, u32 bw, u32 gain)
 {
 	u64 rate = cc_bbr1_rate(r->a, bw, gain);
@@ -168,7 +168,7 @@ CC_FN u32 cc_bbr1_tso_segs_goal(const struct cc_bbr1_run *r)
 	return cc_min(segs, CC_BBR1_TSO_SEGS_MAX);
 }
 
-/* The window before loss recovery or PROBE_RTT reduced it. */
+/* Saves the window from before loss recovery or PROBE_RTT reduced it. */
 CC_FN void cc_bbr1_save_cwnd(struct cc_bbr1_state *st, u32 cwnd)
 {
 	if (st->prev_ca_state < CC_RECOVERY && st->mode != CC_BBR1_PROBE_RTT)
@@ -186,7 +186,7 @@ CC_FN u32 cc_bbr1_bdp(const struct cc_bbr1_state *st, u32 bw, u32 gain)
 	return (u32)((((product * gain) >> CC_BBR1_GAIN) + CC_BBR1_BW_UNIT - 1) >> CC_BBR1_BW);
 }
 
-/* Room for three TSO bursts at the ends, even for delayed ACKs, and for small BDPs enough to probe. */
+/* Leaves room for three TSO bursts at the ends, even with delayed ACKs, and with small BDPs enough to probe. */
 CC_FN u32 cc_bbr1_quantize(const struct cc_bbr1_state *st, const struct cc_bbr1_run *r, u32 cwnd)
 {
 	cwnd += 3 * cc_bbr1_tso_segs_goal(r);
@@ -199,7 +199,7 @@ CC_FN u32 cc_bbr1_inflight(const struct cc_bbr1_state *st, const struct cc_bbr1_
 	return cc_bbr1_quantize(st, r, cc_bbr1_bdp(st, cc_bbr1_max_bw(st), gain));
 }
 
-/* What will be in the network when the next packet departs: less what is delivered until then. */
+/* The packets in the network when the next packet departs: without those delivered until then. */
 CC_FN u32 cc_bbr1_in_net_at_edt(const struct cc_bbr1_state *st, const struct cc_bbr1_run *r, u32 inflight)
 {
 	u32 delivered = (u32)(((u64)cc_bbr1_bw(st) * r->a->edt_delay_us) >> CC_BBR1_BW);
@@ -222,7 +222,7 @@ CC_FN void cc_bbr1_start_probe_bw(struct cc_bbr1_state *st, const struct cc_ack 
 	cc_bbr1_advance_cycle(st);
 }
 
-/* Long-term bandwidth: the rate of a policer, if two intervals with 20 % of loss had the same. */
+/* Long-term bandwidth: the rate of a policer, if two intervals with 20 % loss had the same rate. */
 CC_FN void cc_bbr1_lt_begin_interval(struct cc_bbr1_state *st, const struct cc_ack *a)
 {
 	st->lt_last_stamp_ms = (u32)cc_div64(st->delivered_mstamp, 1000);
@@ -320,7 +320,7 @@ CC_FN void cc_bbr1_update_bw(struct cc_bbr1_state *st, const struct cc_bbr1_run 
 		cc_bbr1_filter_bw(st, (u32)bw);
 }
 
-/* The largest excess of packets acked over bw * time, of the last 5 to 10 rounds. */
+/* The maximum excess of packets acked over bw * time, in the last 5 to 10 rounds. */
 CC_FN void cc_bbr1_update_ack_aggregation(struct cc_bbr1_state *st, const struct cc_bbr1_run *r)
 {
 	u32 expected, extra, acked = r->a->acked_pkts;
@@ -359,7 +359,7 @@ CC_FN int cc_bbr1_phase_is_over(const struct cc_bbr1_state *st, const struct cc_
 	return full_length || inflight <= cc_bbr1_inflight(st, r, CC_BBR1_UNIT);
 }
 
-/* Three rounds without a quarter more bandwidth. */
+/* Three rounds in which the bandwidth did not grow by a quarter. */
 CC_FN void cc_bbr1_check_full_bw(struct cc_bbr1_state *st, const struct cc_bbr1_run *r)
 {
 	if (st->full_bw_reached || !st->round_start || r->app_limited)
@@ -457,7 +457,7 @@ CC_FN void cc_bbr1_update_gains(struct cc_bbr1_state *st)
 	}
 }
 
-/* Whether packets are conserved: in the first round of recovery as many are sent as are delivered. */
+/* Whether packets are conserved: in the first round of recovery, as many are sent as are delivered. */
 CC_FN int cc_bbr1_recover_or_restore(struct cc_bbr1_state *st, struct cc_bbr1_run *r)
 {
 	u32 now = r->a->ca_state, before = st->prev_ca_state;
@@ -479,7 +479,7 @@ CC_FN int cc_bbr1_recover_or_restore(struct cc_bbr1_state *st, struct cc_bbr1_ru
 	return st->packet_conservation;
 }
 
-/* The BDP times its gain, the aggregation of ACKs within 100 ms, and TSO bursts. */
+/* The BDP times its gain, plus the aggregation of ACKs within 100 ms and TSO bursts. */
 CC_FN u32 cc_bbr1_target_cwnd(const struct cc_bbr1_state *st, const struct cc_bbr1_run *r)
 {
 	u32 bw = cc_bbr1_bw(st), target = cc_bbr1_bdp(st, bw, st->cwnd_gain), limit;

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Compiles every function of the cores for BPF, without signed division and warnings. Usage: bpf.sh [CLANG]
+# Checks that every function of the cores compiles for BPF, without warnings and without signed division. Usage: bpf.sh [CLANG]
 set -eu
 if [ $# = 0 ]; then
 	echo "bpf: skipped, no clang found (the adapters' build needs it, the host's tests do not)"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * One core (-DNAME=ta) as a BPF program of type syscall: one call of a core's function per run, with state and
- * parameters in the program's global data. bpf_agree.py passes it the rows of the golden files.
+ * One core (-DNAME=ta) as a BPF program of type syscall. Each run calls one of the core's functions, with state and parameters in the
+ * program's global data. bpf_agree.py passes it the rows of the golden files.
  */
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -16,7 +16,7 @@ typedef int s32;
 #define CORE(what) JOIN(cc_, NAME, what)
 #define SEC(name) __attribute__((section(name), used))
 
-/* The order is that of enum cc_call in host.h; then the parameters themselves. */
+/* In the order of enum cc_call in host.h; then the parameters themselves. */
 enum { INIT, SAMPLE, ACK, LOSS, EVENT, UNDO, PARAMS };
 
 struct call {

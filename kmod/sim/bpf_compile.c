@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Every core's functions as BPF programs, to check that they compile for BPF; never loaded. */
+/* The functions of all cores as BPF programs, to check that they compile for BPF. They are never loaded. */
 typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The command line of ccsim. All output is CSV, except for the table of "e1". */
+/* The command line of ccsim. All output is CSV except for the table of "e1". */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * CUBIC (RFC 9438) with HyStart as in Linux 6.18, net/ipv4/tcp_cubic.c, step by step. Only for
- * simulators: real nodes run the kernel's. Names of state and parameters are the kernel's.
+ * CUBIC (RFC 9438) with HyStart as in Linux 6.18, net/ipv4/tcp_cubic.c, step by step. Only for simulators: nodes run the kernel's. State
+ * and parameters have the kernel's names.
  *
- * What differs, because a core has no socket:
- * - HyStart decides at a sample and the window is the host's, so ssthresh changes at the next on_ack or on_event.
- * - The time of the last transmission (tp->lsndtime) follows from the last RTT sample. It is exact when nothing is in
- *   flight, unless the last packet was a retransmission.
- * - The pacing rate, which limits HyStart's allowance for TSO bursts, is the host's or, without one, the stack's own.
+ * Differences, because a core has no socket:
+ * - HyStart decides at a sample, but the window is the host's, so ssthresh changes at the next on_ack or on_event.
+ * - The time of the last transmission (tp->lsndtime) is derived from the last RTT sample. It is exact when nothing is in flight, unless the
+ *   last packet was a retransmission.
+ * - The pacing rate, which limits HyStart's allowance for TSO bursts, is the host's or, if there is none, the stack's default.
  * - The cube root is exact; the kernel's deviates by 0.2 % on average.
  * - cwnd is at least 2 after an ACK, which every core guarantees.
  *
@@ -22,7 +22,7 @@
 #define CC_CUBIC_TIME_SHIFT 10
 #define CC_CUBIC_CUBE_SHIFT 40	   /* 10 + 3 * BICTCP_HZ */
 #define CC_CUBIC_UPDATE_JIFFIES 31 /* HZ / 32 */
-#define CC_CUBIC_ROOT_MAX 2642245u /* its cube still has 64 bits */
+#define CC_CUBIC_ROOT_MAX 2642245u /* its cube still fits 64 bits */
 #define CC_CUBIC_FIRST_CNT 20u	   /* 5 % per RTT before the first loss */
 #define CC_CUBIC_TRAIN 1u	   /* hystart_detect */
 #define CC_CUBIC_DELAY 2u
@@ -52,7 +52,7 @@
 CC_SHAPE(cubic, CC_CUBIC_PARAMS, CC_CUBIC_STATS);
 
 struct cc_cubic_state {
-	u32 cnt; /* one packet more per cnt packets acked */
+	u32 cnt; /* one more packet per cnt packets acked */
 	u32 last_max_cwnd, last_cwnd, last_time;
 	u32 bic_origin_point, bic_K;
 	u32 delay_min; /* us; 0: none */
@@ -60,7 +60,7 @@ struct cc_cubic_state {
 	u32 ack_cnt, tcp_cwnd; /* the Reno-friendly window */
 	u32 snd_cwnd_cnt;
 	u32 round_start, end_seq, last_ack, curr_rtt;
-	u32 new_ssthresh; /* HyStart's, not yet given to the host; 0: none */
+	u32 new_ssthresh; /* from HyStart, not passed to the host yet; 0: none */
 	u32 lsndtime;
 	u8 sample_cnt, found, has_sent;
 };
@@ -71,7 +71,7 @@ CC_FN int cc_cubic_check(const struct cc_cubic_params *p, struct cc_fault *fault
 	return cc_check_ranges(cc_cubic_table, (const u32 *)p, CC_PARAM_COUNT(cubic), fault);
 }
 
-/* bictcp_reset(): what the stack and the socket know stays. */
+/* bictcp_reset(). State of the stack and the socket is kept. */
 CC_FN void cc_cubic_reset(struct cc_cubic_state *st)
 {
 	st->cnt = 0;
@@ -108,8 +108,8 @@ CC_FN void cc_cubic_init(struct cc_cubic_state *st, const struct cc_cubic_params
 }
 
 /*
- * The cube root, rounded down, bit by bit. The kernel's cubic_root() takes a table and one step of Newton, which deviate from
- * it by 0.2 % on average; K differs by as much.
+ * Returns the cube root, rounded down, bit by bit. The kernel's cubic_root() uses a table and one Newton step, which deviate from it by
+ * 0.2 % on average; K deviates by as much.
  */
 CC_FN u32 cc_cubic_root(u64 x)
 {
@@ -124,13 +124,13 @@ CC_FN u32 cc_cubic_root(u64 x)
 	return (u32)root;
 }
 
-/* C in 1/1024, of windows in pkts per 100 ms: cube_rtt_scale. */
+/* cube_rtt_scale: C in 1/1024, for windows in pkts per 100 ms. */
 CC_FN u32 cc_cubic_scale(const struct cc_cubic_params *p)
 {
 	return cc_max(p->bic_scale, 1) * 10;
 }
 
-/* The window of the cubic function now, and K at the beginning of an epoch. */
+/* The current value of the cubic function, with K computed at the beginning of an epoch. */
 CC_FN u32 cc_cubic_target(struct cc_cubic_state *st, const struct cc_cubic_params *p, u32 now, u32 acked, u32 cwnd)
 {
 	u64 t, distance;
@@ -157,7 +157,7 @@ CC_FN u32 cc_cubic_target(struct cc_cubic_state *st, const struct cc_cubic_param
 	return t < st->bic_K ? st->bic_origin_point - delta : st->bic_origin_point + delta;
 }
 
-/* Reno's window with this beta since the beginning of the epoch limits cnt from above. */
+/* Reno's window with this beta since the beginning of the epoch bounds cnt from above. */
 CC_FN void cc_cubic_friendliness(struct cc_cubic_state *st, const struct cc_cubic_params *p, u32 cwnd)
 {
 	u32 beta = cc_min(p->beta, CC_CUBIC_UNIT - 1);
@@ -195,7 +195,7 @@ CC_FN void cc_cubic_update(struct cc_cubic_state *st, const struct cc_cubic_para
 	st->cnt = cc_max(st->cnt, 2); /* at most half of the packets acked */
 }
 
-/* hystart_ack_delay(): the time of four of the largest TSO bursts, at most 1 ms. */
+/* hystart_ack_delay(): the time of four TSO bursts of maximum size, at most 1 ms. */
 CC_FN u32 cc_cubic_burst_us(const struct cc_ack *a)
 {
 	u64 rate = a->pacing_bytes_per_sec ? a->pacing_bytes_per_sec : cc_stack_pacing_rate(a);
@@ -235,7 +235,7 @@ CC_FN void cc_cubic_hystart(struct cc_cubic_state *st, const struct cc_cubic_par
 	st->new_ssthresh = cc_max(a->cwnd_pkts, CC_MIN_CWND);
 }
 
-/* cubictcp_acked(). Samples of the first second after a reduction are not used. */
+/* cubictcp_acked(). Samples in the first second after a reduction are not used. */
 CC_FN u32 cc_cubic_on_sample(struct cc_cubic_state *st, const struct cc_cubic_params *p,
 			   const struct cc_ack *a)
 {
@@ -252,7 +252,7 @@ CC_FN u32 cc_cubic_on_sample(struct cc_cubic_state *st, const struct cc_cubic_pa
 	return 0;
 }
 
-/* HyStart's ssthresh, which the kernel set at the sample. Returns whether it changed. */
+/* Applies HyStart's ssthresh, which the kernel sets at the sample. Returns whether it changed. */
 CC_FN int cc_cubic_leave_slow_start(struct cc_cubic_state *st, struct cc_out *out)
 {
 	if (!st->new_ssthresh)
@@ -268,7 +268,7 @@ CC_FN void cc_cubic_on_ack(struct cc_cubic_state *st, const struct cc_cubic_para
 	u32 acked = a->acked_pkts, limited = a->flags & CC_CWND_LIMITED;
 
 	cc_keep(a, out);
-	/* Outside of slow start only a full window limits (tcp_is_cwnd_limited). */
+	/* Outside of slow start, only a full window is a limit (tcp_is_cwnd_limited). */
 	if (cc_cubic_leave_slow_start(st, out))
 		limited = a->flags & CC_CWND_FULL;
 	if (limited) {
@@ -296,7 +296,7 @@ CC_FN u32 cc_cubic_on_loss(struct cc_cubic_state *st, const struct cc_cubic_para
 	return cc_max(cc_scale(cwnd, beta, CC_CUBIC_UNIT), CC_MIN_CWND);
 }
 
-/* After an idle time the epoch starts later by it, so that the window does not jump. */
+/* After idle time, the epoch starts that much later, so that the window does not jump. */
 CC_FN void cc_cubic_tx_start(struct cc_cubic_state *st, u32 now)
 {
 	s32 idle = (s32)(now - st->lsndtime);

@@ -11,7 +11,7 @@ static const u32 shapes[3][2] = {{1, 1}, {5, 5}, {10, 1}};
 struct watch {
 	u64 phase_us;
 	u32 flows;
-	u64 bytes_at[4][2]; /* delivered by scheme and competitors at the ends of phases; [0] is the start */
+	u64 bytes_at[4][2]; /* delivered by the scheme and by the competitors at the end of each phase; [0] is the start */
 	u64 srtt_sum[4], srtt_count[4];
 };
 

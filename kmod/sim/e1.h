@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Experiment E1 in ccsim: N flows of a scheme from 0 to 3 phases, M CUBIC flows in the second phase;
- * 100 Mbit/s, FIFO of 187 500 bytes, 10 ms.
+ * Experiment E1 in ccsim: N flows of a scheme for all three phases, M CUBIC flows in the second phase; 100 Mbit/s, FIFO of 187 500 bytes,
+ * 10 ms.
  */
 #ifndef CC_E1_H
 #define CC_E1_H
@@ -16,10 +16,10 @@ struct e1_cell {
 	u32 timeouts;
 };
 
-/* One trial of one cell; scheme in the syntax of cc_conn_parse. */
+/* Runs one trial of one cell. scheme is in the syntax of cc_conn_parse(). */
 void e1_run(const char *scheme, u32 flows, u32 competitors, u64 phase_us, u64 seed, struct e1_cell *cell);
 
-/* Mean over trials of every cell, printed; scheme null: the seven of the study and its del_max variants. */
+/* Prints the mean over trials of every cell. scheme null: the study's seven and their del_max variants. */
 int e1_table(u64 phase_us, u32 trials, const char *scheme);
 
 #endif

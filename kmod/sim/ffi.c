@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * For programs in other languages (crates/simulator), which link host.c and this file instead of violation.c: accessors of
- * a connection whose memory is the caller's, and violations that are kept instead of ending the process.
+ * For programs in other languages (crates/simulator), which link host.c and this file instead of violation.c. It has accessors for a
+ * connection in the caller's memory, and keeps violations instead of ending the process.
  */
 #include "ffi.h"
 
@@ -28,7 +28,7 @@ int cc_ffi_start(struct cc_conn *conn, const char *scheme)
 {
 	char message[256];
 
-	/* A scheme's own parameters are valid, so this fails only if there is none of this name. */
+	/* A scheme's own parameters are valid, so this fails only if no scheme has this name. */
 	return strchr(scheme, ',') ? -1 : cc_conn_parse(conn, scheme, message, sizeof(message));
 }
 

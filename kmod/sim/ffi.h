@@ -5,18 +5,18 @@
 
 #include "host.h"
 
-/* Bytes of struct cc_conn (0), cc_ack (1), cc_out (2), cc_fault (3) and cc_bursts (4). */
+/* Returns the size of struct cc_conn (0), cc_ack (1), cc_out (2), cc_fault (3) or cc_bursts (4). */
 size_t cc_ffi_size(u32 which);
 
-/* *conn with a scheme's or core's parameters; -1 if there is none of this name. */
+/* Initialises *conn with the parameters of a scheme or core. -1 if none has this name. */
 int cc_ffi_start(struct cc_conn *conn, const char *scheme);
 
-/* Sets a parameter without a check; -1 if the core has none of this name. */
+/* Sets a parameter without checking it. -1 if the core has none with this name. */
 int cc_ffi_set(struct cc_conn *conn, const char *name, u32 value);
 int cc_ffi_check(const struct cc_conn *conn, struct cc_fault *fault);
 
 const char *cc_ffi_name(const struct cc_conn *conn); /* of the core */
-/* Of parameter or stat i; null beyond the last. */
+/* The name of parameter or stat i; null beyond the last. */
 const char *cc_ffi_param_name(const struct cc_conn *conn, u32 i);
 const char *cc_ffi_stat_name(const struct cc_conn *conn, u32 i);
 const char *cc_ffi_stat_unit(const struct cc_conn *conn, u32 i);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Random calls on every core, invariants after each (host.c): no write beyond the state, cwnd from 2 to its
- * clamp, ssthresh from 2 to infinity; the sanitizers find overflow of signed values, bad shifts and division
- * by zero. A third of the connections get plausible values, a third arbitrary ones, a third arbitrary values
- * and unchecked parameters (a module parameter written while a flow runs).
+ * Makes random calls to every core and checks the invariants after each (host.c): no write beyond the state, cwnd from 2 to its clamp,
+ * ssthresh from 2 to infinity. The sanitizers find signed overflow, bad shifts and division by zero. A third of the connections get
+ * plausible values, a third get arbitrary values, and a third get arbitrary values and unchecked parameters (like a module parameter
+ * written while a flow runs).
  *
  * Usage: fuzz OPERATIONS_PER_CORE [SEED]
  */
@@ -17,7 +17,7 @@
 
 enum mood { PLAUSIBLE, WILD, HOSTILE };
 
-/* Wild numbers crowd the edges. */
+/* Arbitrary numbers, many of them near the edges. */
 static u32 any_u32(u64 *seed)
 {
 	static const u32 edges[] = {0, 1, 2, 3, 0x7fffffff, 0x80000000u, 0xffffffffu, 0xfffffffeu, 1000, 1u << 20};

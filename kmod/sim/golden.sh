@@ -1,13 +1,13 @@
 #!/bin/sh
-# Compares the result of every script with its golden file, and replays the inputs of every golden file.
-# UPDATE_GOLDEN=1 rewrites the golden files. Usage: golden.sh CCSIM
+# Compares the result of every script with its golden file, and replays the inputs of every golden file. UPDATE_GOLDEN=1 rewrites the golden
+# files. Usage: golden.sh CCSIM
 set -eu
 ccsim=$1
 here=$(dirname "$0")
 bad=0
 count=0
 
-# Calls recorded from a simulation: name, then arguments of "ccsim run".
+# Calls recorded from a simulation: the name, then the arguments of "ccsim run".
 recorded() {
 	sed -e 's/#.*//' -e '/^[[:space:]]*$/d' "$here/scripts/recorded"
 }

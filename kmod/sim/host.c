@@ -9,7 +9,7 @@
 #include "reno.h"
 #include "../core/schemes.h"
 
-/* TEXT is the name that users write. */
+/* TEXT is the name as users write it. */
 #define HOST_AS(NAME, TEXT, WANTS)                                                                 \
 	static int NAME##_check(const u32 *p, struct cc_fault *fault)                              \
 	{                                                                                          \
@@ -87,7 +87,7 @@ BURSTS(bbr1)
 BURSTS(bbr2)
 BURSTS(prague)
 
-/* Of the cores with CC_WANTS_BURSTS. */
+/* The cores with CC_WANTS_BURSTS. */
 static const struct {
 	const struct cc_ops *ops;
 	u32 (*segs)(const u32 *params, u64 pacing_bytes_per_sec, u32 mtu_bytes);
@@ -141,7 +141,7 @@ void cc_fault_text(const struct cc_ops *ops, const struct cc_fault *f, char *mes
 			 f->name, f->value, f->min, f->max, f->unit);
 }
 
-/* "name=value,name=value" into conn->params. */
+/* Parses "name=value,name=value" into conn->params. */
 static int set_params(struct cc_conn *conn, const char *text, char *message, size_t size)
 {
 	const struct cc_ops *ops = conn->ops;
@@ -216,7 +216,7 @@ int cc_conn_parse(struct cc_conn *conn, const char *text, char *message, size_t 
 	return 0;
 }
 
-/* The parameter's value, 0 if the core has none of that name. */
+/* Returns the parameter's value; 0 if the core has none with this name. */
 static u32 param_of(const struct cc_conn *conn, const char *name)
 {
 	u32 i;
@@ -246,7 +246,7 @@ struct cc_bursts cc_conn_bursts(const struct cc_conn *conn, u64 pacing_bytes_per
 	return of_stack;
 }
 
-/* The word after the core's state. */
+/* Returns the word after the core's state. */
 static u32 canary_at(const struct cc_conn *conn)
 {
 	return (conn->ops->state_bytes + 7) / 8;
@@ -316,7 +316,7 @@ u32 cc_call_loss(struct cc_conn *conn, const struct cc_ack *a)
 
 	if (ssthresh < CC_MIN_CWND || ssthresh > CC_INFINITE)
 		cc_violation(conn, a, "ssthresh after a loss", ssthresh);
-	/* Only with a shadow window may ssthresh exceed the window before the loss. */
+	/* Only a shadow window may let ssthresh exceed the window before the loss. */
 	if (!(conn->ops->wants & CC_OWNS_CWND) && !param_of(conn, "shadow") &&
 	    ssthresh > cc_max(a->cwnd_pkts, CC_MIN_CWND))
 		cc_violation(conn, a, "ssthresh above the window after a loss", ssthresh);

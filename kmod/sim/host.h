@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The host's side of the interface in core/cc.h: a table of functions per core. Calls go through struct cc_conn, which
- * checks the invariants after each call and can report calls to a tracer.
+ * The host's side of the interface in core/cc.h: a table of functions per core. Calls go through struct cc_conn, which checks the
+ * invariants after each call and can report calls to a tracer.
  */
 #ifndef CC_HOST_H
 #define CC_HOST_H
@@ -35,7 +35,7 @@ enum cc_call { CALL_INIT, CALL_SAMPLE, CALL_ACK, CALL_LOSS, CALL_EVENT, CALL_UND
 extern const char *const cc_call_names[CALLS];
 extern const char *const cc_event_names[CC_EVENTS];
 
-/* Result of a call: the host's cwnd and ssthresh after it. */
+/* Result of a call: the host's cwnd and ssthresh afterwards. */
 struct cc_answer {
 	enum cc_call call;
 	u32 event;
@@ -44,7 +44,7 @@ struct cc_answer {
 
 typedef void cc_trace_fn(void *context, const struct cc_ack *a, const struct cc_answer *answer);
 
-/* One connection's congestion control. */
+/* The congestion control of one connection. */
 struct cc_conn {
 	const struct cc_ops *ops;
 	u32 params[CC_PARAMS_MAX];
@@ -55,7 +55,7 @@ struct cc_conn {
 	u64 violation_value;
 };
 
-/* The core with this name ("ta"), or null. */
+/* Returns the core with this name ("ta"), or null. */
 const struct cc_ops *cc_find(const char *name);
 const struct cc_ops *const *cc_all(u32 *count);
 
@@ -66,22 +66,22 @@ struct cc_scheme {
 const struct cc_scheme *cc_schemes(u32 *count);
 
 /*
- * conn from "ta_grad,betao=3000": a scheme or core, then parameters. 0, or -1 with a message of at most
- * size bytes that names the invalid value and the allowed ones.
+ * Initialises conn from "ta_grad,betao=3000": a scheme or core, then parameters. Returns 0, or -1 with a message of at most size bytes that
+ * names the invalid value and the allowed ones.
  */
 int cc_conn_parse(struct cc_conn *conn, const char *text, char *message, size_t size);
 void cc_fault_text(const struct cc_ops *ops, const struct cc_fault *fault, char *message, size_t size);
 
-/* What the core requires of its host with these parameters. */
+/* Returns what the core requires from its host with these parameters. */
 u32 cc_conn_wants(const struct cc_conn *conn);
 
-/* Sizes of TSO bursts: a minimum number of segments, and 2^-pacing_shift s at the paced rate. */
+/* Sizes of TSO bursts: a minimum number of segments, and 2^-pacing_shift s at the pacing rate. */
 struct cc_bursts {
 	u32 least_segs, pacing_shift;
 };
 struct cc_bursts cc_conn_bursts(const struct cc_conn *conn, u64 pacing_bytes_per_sec, u32 mtu_bytes);
 
-/* The calls. *a is the state of the connection; the caller applies cwnd and ssthresh of the result. */
+/* The calls. *a is the state of the connection. The caller applies cwnd and ssthresh of the result. */
 void cc_call_init(struct cc_conn *conn, const struct cc_ack *a, struct cc_out *out);
 u32 cc_call_sample(struct cc_conn *conn, const struct cc_ack *a);
 void cc_call_ack(struct cc_conn *conn, const struct cc_ack *a, struct cc_out *out);
@@ -91,12 +91,12 @@ u32 cc_call_undo(struct cc_conn *conn, const struct cc_ack *a);
 void cc_call_read(const struct cc_conn *conn, const struct cc_ack *a, u32 *stats);
 
 /*
- * Called for a violated invariant. violation.c, of the C programs: prints it and exits with status 3. ffi.c: keeps it in
- * the connection and returns, so the call's result must not be used.
+ * Called for a violated invariant. In violation.c, which the C programs link, it prints the invariant and exits with status 3. In ffi.c, it
+ * stores the invariant in the connection and returns, so the call's result must not be used.
  */
 void cc_violation(struct cc_conn *conn, const struct cc_ack *a, const char *what, u64 value);
 
-/* Small deterministic generator (xorshift64*); *seed must not be zero. */
+/* A small deterministic generator (xorshift64*). *seed must not be zero. */
 u32 cc_random(u64 *seed);
 
 #endif

@@ -29,7 +29,7 @@ void path_enqueue(struct sim *sim, u32 flow, u64 index)
 		start_wire(sim);
 }
 
-/* The path's whole delay is between the ACK's decision and its arrival: the order of events is the same. */
+/* The whole delay of the path is between the decision to send the ACK and its arrival. The order of events is the same. */
 static void send_ack(struct sim *sim, struct flow *f, const struct ack_in_flight *ack)
 {
 	u64 at_ns = sim->now_ns + (sim->path.delay_us + f->config.extra_delay_us) * US;
@@ -70,7 +70,7 @@ static int in_order(struct receiver *r, u32 seq)
 	return !gap;
 }
 
-/* As Linux: every second packet, at once in quick-ACK mode and while packets are missing, and when CE changes. */
+/* As in Linux: acknowledges every second packet, and at once in quick-ACK mode, while packets are missing, and when CE changes. */
 static void receive(struct sim *sim, struct flow *f, u64 index, u8 ce)
 {
 	struct receiver *r = &f->receiver;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Internal interface of ccsim: sim.c is the senders and the clock, path.c the queue, the wire and the receivers. */
+/* Internal interface of ccsim: sim.c has the senders and the clock; path.c has the queue, the wire and the receivers. */
 #ifndef CC_SIM_PATH_H
 #define CC_SIM_PATH_H
 
@@ -9,13 +9,13 @@
 #define US 1000ull
 #define MASK (SIM_WINDOW - 1)
 #define QUEUE_SLOTS 65536u
-#define QUICK_ACKS 16u /* packets acknowledged one by one at the start of a connection, as by Linux */
+#define QUICK_ACKS 16u /* packets acknowledged one by one at the start of a connection, as in Linux */
 #define DELACK_US 40000u
-#define ACK_PACKETS 2u /* at most, per ACK */
+#define ACK_PACKETS 2u /* maximum per ACK */
 
 enum packet_state { FREE, OUT, DELIVERED, LOST };
 
-/* One transmission, in the order sent. */
+/* One transmission, in order of sending. */
 struct packet {
 	u64 sent_ns, first_sent_ns, delivered_ns; /* the last two: of the rate sample */
 	u32 seq;				  /* in packets */
@@ -23,7 +23,7 @@ struct packet {
 	u8 state, again;
 };
 
-/* An ACK for up to two packets that arrived. */
+/* An ACK for one or two packets that arrived. */
 struct ack_in_flight {
 	u64 at_ns;
 	u64 index[ACK_PACKETS];
@@ -34,7 +34,7 @@ struct receiver {
 	u8 held[SIM_WINDOW]; /* out of order */
 	u32 nxt, held_count; /* in packets */
 	u32 quick;
-	u64 pending; /* index of a packet that awaits its ACK, NEVER if none */
+	u64 pending; /* index of a packet that awaits its ACK; NEVER if none */
 	u64 delack_at_ns;
 	u8 ce;
 };

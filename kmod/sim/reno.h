@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Reno (RFC 5681) as in Linux 6.18, net/ipv4/tcp_cong.c. Only for simulators: real nodes run the kernel's.
- * Unlike there cwnd is at least 2 after an ACK, which every core guarantees.
+ * Reno (RFC 5681) as in Linux 6.18, net/ipv4/tcp_cong.c. Only for simulators: nodes run the kernel's. Unlike there, cwnd is at least 2
+ * after an ACK, which every core guarantees.
  */
 #ifndef CC_RENO_H
 #define CC_RENO_H
@@ -55,7 +55,7 @@ CC_FN void cc_reno_on_ack(struct cc_reno_state *st, const struct cc_reno_params 
 	out->cwnd_pkts = cc_bound_cwnd(a, out->cwnd_pkts);
 }
 
-/* The stack clears snd_cwnd_cnt with every reduction. */
+/* The stack clears snd_cwnd_cnt at every reduction. */
 CC_FN u32 cc_reno_on_loss(struct cc_reno_state *st, const struct cc_reno_params *p,
 			  const struct cc_ack *a)
 {

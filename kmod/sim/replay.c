@@ -85,7 +85,7 @@ static int complain(struct script *s, const char *what, const char *text)
 	return -1;
 }
 
-/* The rest of a line, "field=value ...", into *a. */
+/* Parses the rest of a line, "field=value ...", into *a. */
 static int set_fields(struct script *s, struct cc_ack *a, char *rest)
 {
 	char *word, *save = NULL;
@@ -294,7 +294,7 @@ static int call_from_row(struct cc_conn *conn, const char *name, const struct cc
 	return 0;
 }
 
-/* One row again; 0 if outputs and stats are those written. */
+/* Replays one row. Returns 0 if outputs and stats are those in the row. */
 static int check_row(struct cc_conn *conn, char *line)
 {
 	char *save = NULL, *name = strtok_r(line, ",", &save);

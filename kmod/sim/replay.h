@@ -13,21 +13,21 @@
  * For every ack the clock advances by dt_us, una by the packets acked, and nxt_seq is a full window ahead.
  * cwnd and ssthresh follow the core's results, unless a line sets them.
  *
- * A golden file (golden/NAME.csv) has one row per call: all inputs, all outputs, and the core's stats. Its inputs are
- * enough to replay it on another host: this compares module, BPF and host.
+ * A golden file (golden/NAME.csv) has one row per call: all inputs, all outputs, and the core's stats. Its inputs suffice to replay it on
+ * another host, which is how module, BPF and host are compared.
  */
 #ifndef CC_REPLAY_H
 #define CC_REPLAY_H
 
 #include "host.h"
 
-/* 0, or -1 with a message that names file and line. */
+/* Returns 0, or -1 with a message that names file and line. */
 int replay_script(const char *path, FILE *out, char *message, size_t size);
 
-/* Replays the inputs of a golden file. 0 if every output is the same. */
+/* Replays the inputs of a golden file. Returns 0 if every output is the same. */
 int replay_golden(const char *path, char *message, size_t size);
 
-/* Rows for calls made elsewhere (a simulation): a tracer for cc_conn. */
+/* A tracer for cc_conn that writes rows for calls made elsewhere (in a simulation). */
 struct replay_writer {
 	FILE *out;
 	struct cc_conn *conn;

@@ -174,7 +174,7 @@ static void enter(struct sim *sim, struct flow *f, enum cc_ca_state state)
 	f->state = state;
 }
 
-/* Recovery or CWR: the window shrinks by PRR towards what the core answers. */
+/* Recovery or CWR: PRR reduces the window towards the core's answer. */
 static void reduce(struct sim *sim, struct flow *f, enum cc_ca_state state)
 {
 	struct cc_ack a = view_of(sim, f);
@@ -217,7 +217,7 @@ static void transmit(struct sim *sim, struct flow *f, u32 flow, u32 seq, int aga
 		f->rto_at_ns = sim->now_ns + RTO_MIN_US * US * 5;
 }
 
-/* Segments per burst: 2^-pacing_shift s at the paced rate, more on short paths (tcp_tso_autosize). */
+/* Segments per burst: 2^-pacing_shift s at the pacing rate, more on short paths (tcp_tso_autosize). */
 static u32 burst_segs(const struct flow *f)
 {
 	u64 rate = f->pacing, bytes;
@@ -234,7 +234,7 @@ static u32 burst_segs(const struct flow *f)
 		      bursts.least_segs);
 }
 
-/* Waits for more window instead of sending a small burst (tcp_tso_should_defer). */
+/* Whether to wait for more window instead of sending a small burst (tcp_tso_should_defer). */
 static int defers(const struct sim *sim, const struct flow *f, u32 room, u32 goal)
 {
 	const struct packet *oldest = &f->sent[f->head & MASK];
@@ -246,7 +246,7 @@ static int defers(const struct sim *sim, const struct flow *f, u32 room, u32 goa
 	return sim->now_ns - oldest->sent_ns >= (f->srtt8_us >> 4) * US;
 }
 
-/* Sends the next lost or new packet; 0 if there is none. */
+/* Sends the next lost or new packet. Returns 0 if there is none. */
 static int send_one(struct sim *sim, struct flow *f, u32 flow)
 {
 	while (f->lost_head != f->lost_tail) {
@@ -318,7 +318,7 @@ static void begin(struct sim *sim, struct flow *f)
 	try_send(sim, f);
 }
 
-/* ca_rtt_us is that of the newest packet of the ACK, rtt_us that of the oldest. */
+/* ca_rtt_us is of the newest packet of the ACK, rtt_us of the oldest. */
 static void measure(struct flow *f, u32 rtt_us, u32 ca_rtt_us)
 {
 	u32 deviation;
@@ -352,7 +352,7 @@ static void lose(struct flow *f, struct packet *p)
 	f->lost_queue[f->lost_tail++ & MASK] = p->seq;
 }
 
-/* As RACK without reordering: lost is what was sent three packets before a delivered one, in recovery one packet. */
+/* Like RACK without reordering: packets sent at least three before a delivered one are lost, in recovery at least one. */
 static void find_losses(struct flow *f, u64 index)
 {
 	while (f->head < f->next) {
@@ -386,7 +386,7 @@ static void prr(struct flow *f, u32 acked)
 	f->cwnd = f->inflight + send;
 }
 
-/* p is the packet of this ACK that was sent last. A sample shorter than an RTT is none. */
+/* p is the packet of this ACK that was sent last. A sample shorter than an RTT does not count. */
 static void rate_sample(struct sim *sim, struct flow *f, const struct packet *p, struct cc_ack *a)
 {
 	u64 sending_us = (p->sent_ns - p->first_sent_ns) / US, acking_us = (sim->now_ns - p->delivered_ns) / US;
@@ -418,9 +418,9 @@ static void change_state(struct sim *sim, struct flow *f, int ce)
 	}
 }
 
-/* What an ACK says about the packets that it acknowledges. */
+/* What an ACK tells about the packets that it acknowledges. */
 struct acked {
-	struct packet last; /* sent last, of those newly delivered */
+	struct packet last; /* sent last among those newly delivered */
 	u32 fresh;	    /* newly delivered */
 	u32 rtt_us, ca_rtt_us;
 };

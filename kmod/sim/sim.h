@@ -4,10 +4,9 @@
  *
  *   senders -> [FIFO, limit in bytes, step marking] -> rate -> delay -> receivers -> acks -> senders
  *
- * Greedy senders with TSO bursts, delayed ACKs, loss found as RACK finds it (three later packets delivered, in recovery one), PRR,
- * RTO, delivery-rate samples, pacing, and the stack's test of whether cwnd limits: the parts of Linux
- * around a congestion control. No reordering on the path, no ACK compression, no merging of segments in the receiver.
- * The same configuration gives the same packets everywhere.
+ * Greedy senders with TSO bursts, delayed ACKs, RACK's loss detection (three later packets delivered, in recovery one), PRR, RTO,
+ * delivery-rate samples, pacing, and the stack's test of whether cwnd limits: the parts of Linux around a congestion control. No reordering
+ * on the path, no ACK compression, no merging of segments in the receiver. The same configuration gives the same packets everywhere.
  *
  * Units: ns internally, us in core/cc.h; bytes on the wire.
  */
@@ -25,7 +24,7 @@
 struct sim_path {
 	u64 rate_bps;
 	u32 delay_us;	 /* bottleneck to receiver and back, without queue and serialisation */
-	u32 queue_bytes; /* limit of the FIFO, the packet being sent not counted */
+	u32 queue_bytes; /* limit of the FIFO, without the packet being sent */
 	u32 mark_us;	 /* sojourn time above which ECN packets get CE; 0: never */
 	u32 jitter_us;	 /* maximum delay added to an ACK; order is kept */
 	u64 seed;
@@ -37,7 +36,7 @@ struct sim_flow_config {
 	u32 extra_delay_us; /* in addition to the path's */
 };
 
-/* State of a flow for observers. */
+/* A flow's state for observers. */
 struct sim_flow_view {
 	const struct cc_conn *conn;
 	u64 delivered_pkts, sent_pkts, retransmitted_pkts, marked_pkts, dropped_pkts;
@@ -48,7 +47,7 @@ struct sim_flow_view {
 
 struct sim;
 
-/* Both may be null. sample runs every sample_us; round when a core returns CC_OUT_ROUND or CC_OUT_STATE. */
+/* Both may be null. sample runs every sample_us; round runs when a core returns CC_OUT_ROUND or CC_OUT_STATE. */
 struct sim_observer {
 	void *context;
 	u32 sample_us;
@@ -60,7 +59,7 @@ struct sim_observer {
 struct sim *sim_new(const struct sim_path *path, const struct sim_observer *observer);
 void sim_free(struct sim *sim);
 
-/* Index of the new flow. */
+/* Returns the index of the new flow. */
 u32 sim_add(struct sim *sim, const struct sim_flow_config *config);
 u32 sim_flow_count(const struct sim *sim);
 struct sim_flow_view sim_view(const struct sim *sim, u32 flow);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the kernel's own congestion controls share with the stack (Linux 6.18, net/ipv4/tcp_cong.c), for the models of
- * them in cubic.h, reno.h and bbr.h. A jiffy is 1 ms (HZ = 1000).
+ * The parts of the stack that the kernel's own congestion controls share (Linux 6.18, net/ipv4/tcp_cong.c), for their models in cubic.h,
+ * reno.h and bbr.h. A jiffy is 1 ms (HZ = 1000).
  */
 #ifndef CC_STACK_H
 #define CC_STACK_H
@@ -9,7 +9,7 @@
 #include "../core/cc.h"
 
 #define CC_STACK_INIT_CWND 10u	 /* TCP_INIT_CWND */
-#define CC_STACK_GSO_BYTES 65215u /* 64 KiB less MAX_TCP_HEADER, here 320, and 1 */
+#define CC_STACK_GSO_BYTES 65215u /* 64 KiB minus MAX_TCP_HEADER, here 320, and 1 */
 #define CC_STACK_PACING_SHIFT 10u /* sk_pacing_shift */
 
 /* tcp_jiffies32 */
@@ -18,7 +18,7 @@ CC_FN u32 cc_stack_jiffies(const struct cc_ack *a)
 	return (u32)cc_div64(a->now_us, 1000);
 }
 
-/* The rate that tcp_update_pacing_rate() sets: 200 % of cwnd per RTT in the first half of slow start, then 120 %. */
+/* The rate set by tcp_update_pacing_rate(): 200 % of cwnd per RTT in the first half of slow start, then 120 %. */
 CC_FN u64 cc_stack_pacing_rate(const struct cc_ack *a)
 {
 	u64 bytes = (u64)cc_max(a->cwnd_pkts, a->inflight_pkts) * a->mss_bytes;
@@ -36,7 +36,7 @@ CC_FN u32 cc_stack_slow_start(const struct cc_ack *a, struct cc_out *out)
 	return a->acked_pkts - used;
 }
 
-/* tcp_cong_avoid_ai(): one packet more per `every` packets acked. Credits of a higher `every` give one packet at most. */
+/* tcp_cong_avoid_ai(): one more packet per `every` packets acked. Credits from a higher `every` give at most one packet. */
 CC_FN void cc_stack_cong_avoid(u32 *count, u32 every, u32 acked, const struct cc_ack *a, struct cc_out *out)
 {
 	u64 cwnd = out->cwnd_pkts, sum, steps;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* schemes.json: the tables of every core and scheme, for programs in other languages. */
+/* Writes schemes.json: the tables of all cores and schemes, for programs in other languages. */
 #include <string.h>
 
 #include "host.h"
@@ -33,7 +33,7 @@ static const char *yes(u32 value)
 	return value ? "true" : "false";
 }
 
-/* An operand of a rule: the name of a parameter, or a number. */
+/* Writes an operand of a rule: the name of a parameter, or a number. */
 static void operand(const char *text, size_t length)
 {
 	if (length > 3 && !strncmp(text, "p->", 3))

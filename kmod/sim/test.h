@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* A minimal unit test harness: CHECK_EQ prints both values, done() the number of checks. */
+/* A minimal unit test harness. CHECK_EQ prints both values, done() the number of checks. */
 #ifndef CC_TEST_H
 #define CC_TEST_H
 
@@ -31,7 +31,7 @@ static u32 checks_done;
 		}                                                                                  \
 	} while (0)
 
-/* A connection of 20 packets in avoidance, base RTT 10 ms, at the edge of the sequence space's wrap. */
+/* A connection with 20 packets in congestion avoidance, base RTT 10 ms, just before the sequence numbers wrap. */
 CC_FN struct cc_ack test_ack(void)
 {
 	return (struct cc_ack){
@@ -55,7 +55,7 @@ CC_FN struct cc_ack test_ack(void)
 	};
 }
 
-/* conn of "scheme,param=value", initialised with *a. Ends the test if it is refused. */
+/* Returns conn of "scheme,param=value", initialised with *a. Ends the test if it is rejected. */
 CC_FN struct cc_conn test_conn(const char *text, const struct cc_ack *a)
 {
 	struct cc_conn conn;
@@ -71,8 +71,8 @@ CC_FN struct cc_conn test_conn(const char *text, const struct cc_ack *a)
 }
 
 /*
- * One whole round: samples RTTs of rtt_us without a decision, then the ACK that passes the round's end,
- * carrying no sample of its own. *a keeps cwnd and ssthresh.
+ * Runs a whole round: samples RTTs of rtt_us without a decision, then the ACK that passes the round's end and carries no sample. *a keeps
+ * cwnd and ssthresh.
  */
 CC_FN struct cc_out test_round(struct cc_conn *conn, struct cc_ack *a, u32 samples, u32 rtt_us)
 {
@@ -92,7 +92,7 @@ CC_FN struct cc_out test_round(struct cc_conn *conn, struct cc_ack *a, u32 sampl
 	return out;
 }
 
-/* A stat of the core by name. */
+/* Returns a stat of the core by name. */
 CC_FN u32 test_stat(const struct cc_conn *conn, const struct cc_ack *a, const char *name)
 {
 	u32 stats[CC_PARAMS_MAX] = {0}, i;
@@ -105,7 +105,7 @@ CC_FN u32 test_stat(const struct cc_conn *conn, const struct cc_ack *a, const ch
 	exit(1);
 }
 
-/* The scheme text is refused, with exactly this message. */
+/* Checks that the scheme text is rejected with exactly this message. */
 CC_FN void test_refused(const char *text, const char *want)
 {
 	struct cc_conn conn;

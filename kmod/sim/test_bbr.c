@@ -48,8 +48,8 @@ static void gains_are_those_of_the_source(void)
 }
 
 /*
- * The bandwidth of 10^4 packets/s is seen in the first round (it grew from nothing) and then three rounds do
- * not grow by 25 %: the fourth ACK moves on to DRAIN, and shows it in ssthresh.
+ * The first round shows a bandwidth of 10^4 packets/s, which grew from nothing. The next three do not grow by 25 %: the fourth ACK moves on
+ * to DRAIN, which ssthresh shows.
  */
 static void startup_ends_after_three_rounds_without_growth(void)
 {
@@ -68,7 +68,7 @@ static void startup_ends_after_three_rounds_without_growth(void)
 	CHECK_EQ(test_stat(&conn, &a, "mode"), DRAIN);
 	CHECK_EQ(test_stat(&conn, &a, "full_pipe"), 1);
 	CHECK_EQ(test_stat(&conn, &a, "bdp_pkts"), 101);
-	a.inflight_pkts = 101; /* not more than a BDP: DOWN; but before the ACK there was more */
+	a.inflight_pkts = 101; /* not more than a BDP: DOWN; but there was more before the ACK */
 	a.prior_inflight_pkts = 102;
 	round_ack(&conn, &a, 0);
 	CHECK_EQ(test_stat(&conn, &a, "mode"), DOWN);
@@ -77,7 +77,7 @@ static void startup_ends_after_three_rounds_without_growth(void)
 	CHECK_EQ(test_stat(&conn, &a, "mode"), CRUISE);
 }
 
-/* A state that begins gives a row in the middle of a round, too: DRAIN may last a fraction of one. */
+/* A state that begins also gives a row in the middle of a round: DRAIN may last for a fraction of one. */
 static void a_state_that_begins_gives_a_row(void)
 {
 	struct cc_ack a = test_ack();
@@ -115,8 +115,8 @@ static void a_state_that_begins_gives_a_row(void)
 }
 
 /*
- * A round with loss in CRUISE: it counts in the round that begins when it is noticed. At its end inflight_lo starts at
- * cwnd, 201, keeps 180/256, but not less than what was delivered (100 packets). bw_lo stays at the bandwidth delivered.
+ * A round with loss in CRUISE. The loss counts in the round that begins when it is noticed. At the end of that round, inflight_lo starts at
+ * cwnd, 201, and keeps 180/256 of it, but not less than what was delivered (100 packets). bw_lo stays at the delivered bandwidth.
  */
 static void loss_outside_a_probe_lowers_the_short_term_bounds(void)
 {
@@ -138,8 +138,8 @@ static void loss_outside_a_probe_lowers_the_short_term_bounds(void)
 }
 
 /*
- * 5 s without a lower RTT: PROBE_RTT at half a BDP for 200 ms and a round, then the window is back. A5: BBRv3 also goes
- * there if RTTs equal the lowest, BBRv2 does not.
+ * After 5 s without a lower RTT: PROBE_RTT at half a BDP for 200 ms and a round, then the window is restored. A5: BBRv3 also enters it if
+ * RTTs equal the minimum, BBRv2 does not.
  */
 static void probe_rtt_comes_after_five_seconds(void)
 {
@@ -159,7 +159,7 @@ static void probe_rtt_comes_after_five_seconds(void)
 		CHECK_EQ(i < 600, cases[k].comes);
 		if (!cases[k].comes)
 			continue;
-		/* 500 rounds of 10 ms since the start's sample, and the first beyond */
+		/* 500 rounds of 10 ms since the sample at the start, plus the first beyond */
 		CHECK(i >= 490 && i <= 505);
 		CHECK_EQ(a.cwnd_pkts, 51);
 		a.inflight_pkts = 50;
@@ -186,7 +186,7 @@ static void a_delayed_ack_does_not_raise_the_lowest_rtt(void)
 	CHECK_EQ(state_of(&conn)->probe_rtt_min_us, 30000);
 }
 
-/* PROBE_RTT at 100 delivered packets, 50 in flight: what is sent up to 150 says nothing of the bandwidth. */
+/* PROBE_RTT at 100 delivered packets, 50 in flight: what is sent up to 150 tells nothing about the bandwidth. */
 static void samples_of_probe_rtt_are_application_limited(void)
 {
 	struct cc_bbr_state st = {.flags = CC_BBR_LOW_RATE, .low_rate_from = 100, .low_rate_to = 150};
@@ -229,7 +229,7 @@ static void events_that_may_be_skipped_change_nothing(void)
 		CHECK(cc_bbr3_reacts_to(&st, event, 0));
 }
 
-/* Other values for what a host may leave out: the fields of CC_SKIPS_FIELDS, what probes read, and a random number that is not drawn. */
+/* Different values for what a host may omit: the fields of CC_SKIPS_FIELDS, what probes read, and a random number that is not drawn. */
 static struct cc_ack with_other_fields(const struct cc_bbr_state *st, const struct cc_ack *a)
 {
 	struct cc_ack other = *a;
@@ -252,12 +252,12 @@ static struct cc_ack with_other_fields(const struct cc_bbr_state *st, const stru
 	return other;
 }
 
-/* Of the ACKs: all, on the fast path, and of these with a round, and with another pacing rate. */
+/* Numbers of ACKs: all, those on the fast path, and of these, those with a round and those with a different pacing rate. */
 static struct {
 	u32 all, fast, rounds, rates;
 } acks;
 
-/* Both paths give the same, but for the sample that stays in the state. */
+/* Checks that both paths give the same, except for the sample that stays in the state. */
 static void on_ack_by_both_paths(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version, const struct cc_ack *given,
 				 struct cc_out *out)
 {
@@ -294,7 +294,7 @@ static void bbr3_on_ack(void *st, const u32 *p, const struct cc_ack *a, struct c
 	on_ack_by_both_paths(st, (const struct cc_bbr_params *)p, 3, a, out);
 }
 
-/* A minute beside another flow, with losses in the small queue. */
+/* Runs a minute beside another flow, with losses in the small queue. */
 static void compare_paths(const char *scheme, const char *rival, u32 queue_bytes)
 {
 	struct sim_path path = {100000000, 10000, queue_bytes, 0, 500, 1};
@@ -323,7 +323,7 @@ static void the_fast_path_is_the_general_one(void)
 	CHECK(acks.fast > acks.all / 2 && acks.rounds > 1000 && acks.rates > 10);
 }
 
-/* Rounds through every state, some with loss; DRAIN, and DOWN of bbr2, last no longer than an ACK. */
+/* Rounds through every state, some with loss. DRAIN, and DOWN of bbr2, last no longer than an ACK. */
 static void skipped_fields_change_nothing(const char *scheme)
 {
 	struct cc_ack a = test_ack(), b;
@@ -345,7 +345,7 @@ static void skipped_fields_change_nothing(const char *scheme)
 	CHECK_EQ(modes | 1u << DRAIN | 1u << DOWN, (1u << (PROBE_RTT + 1)) - 1);
 }
 
-/* In PROBE_RTT packets in flight are counted as such, so that the samples after it do not move the max_bw filter. */
+/* In PROBE_RTT, the packets in flight are counted as its packets, so later samples of them do not move the max_bw filter. */
 static void probe_rtt_keeps_the_bandwidth(void)
 {
 	struct cc_ack a = test_ack();
@@ -358,7 +358,7 @@ static void probe_rtt_keeps_the_bandwidth(void)
 	CHECK((state_of(&conn)->flags & CC_BBR_LOW_RATE) != 0);
 }
 
-/* Idle and application-limited: the pacing rate is that of the bandwidth, 99 % of 14.48 MB/s, until it needs more. */
+/* Idle and application-limited: the pacing rate is the bandwidth's, 99 % of 14.48 MB/s, until more is needed. */
 static void restart_from_idle_paces_at_the_bandwidth(void)
 {
 	struct cc_ack a = test_ack();
@@ -373,7 +373,7 @@ static void restart_from_idle_paces_at_the_bandwidth(void)
 	CHECK((state_of(&conn)->flags & CC_BBR_IDLE_RESTART) != 0);
 }
 
-/* Nothing but a parameter changes: 14.48 MB/s less 1 % or 0 %, a window of 201 or 101 packets and extra_acked. */
+/* Only a parameter changes: 14.48 MB/s minus 1 % or 0 %, a window of 201 or 101 packets plus extra_acked. */
 static void a_changed_parameter_applies_at_once(void)
 {
 	struct cc_ack a = test_ack();
@@ -393,7 +393,7 @@ static void a_changed_parameter_applies_at_once(void)
 	CHECK(a.cwnd_pkts >= 101 && a.cwnd_pkts < 150);
 }
 
-/* A spurious loss: inflight_hi and the lower bounds are those of before. */
+/* A spurious loss: inflight_hi and the lower bounds are restored. */
 static void undo_restores_the_bounds(void)
 {
 	struct cc_ack a = test_ack();
@@ -431,7 +431,7 @@ static void a_timeout_gives_the_window_back(void)
 	CHECK_EQ(out.cwnd_pkts, before);
 }
 
-/* The packets in flight after an ordinary recovery are the model's, not those of before. */
+/* After an ordinary recovery, the packets in flight are the model's, not those from before. */
 static void recovery_does_not_raise_the_window(void)
 {
 	struct cc_ack a = test_ack();
@@ -446,7 +446,7 @@ static void recovery_does_not_raise_the_window(void)
 	CHECK_EQ(out.cwnd_pkts, 100);
 }
 
-/* Alone on E1's path: the link full but for margin and probes, RTT near the empty path's 10.1 ms. */
+/* Alone on E1's path: the link is full except for margin and probes, with an RTT near the 10.1 ms of the empty path. */
 static void alone_it_fills_the_link_without_a_queue(const char *scheme)
 {
 	struct sim_path path = {100000000, 10000, 187500, 0, 50, 1};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Common to the tests of BBR: connections in a given state. */
+/* Shared by the tests of BBR: connections in a given state. */
 #ifndef CC_TEST_BBR_H
 #define CC_TEST_BBR_H
 
@@ -15,7 +15,7 @@ CC_FN struct cc_bbr_state *state_of(struct cc_conn *conn)
 	return (struct cc_bbr_state *)conn->state;
 }
 
-/* An ACK in the middle of a round: nothing new is delivered. */
+/* An ACK in the middle of a round that delivers nothing new. */
 CC_FN struct cc_out ack(struct cc_conn *conn, struct cc_ack *a, u32 lost)
 {
 	struct cc_out out;

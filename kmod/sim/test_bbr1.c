@@ -21,7 +21,7 @@ static struct cc_ack start_ack(void)
 	return a;
 }
 
-/* The ACK that ends a round, 10 ms later. The socket takes what BBR decides. */
+/* Sends the ACK that ends a round, 10 ms later. The socket applies BBR's decision. */
 static struct cc_out bbr_round(struct cc_conn *conn, struct cc_ack *a)
 {
 	struct cc_out out;
@@ -52,7 +52,7 @@ static struct cc_conn begin(struct cc_ack *a)
 	return conn;
 }
 
-/* The pipe is full after four rounds of the same bandwidth: one sets it, three do not exceed it. */
+/* The pipe is full after four rounds with the same bandwidth: one sets it, three do not exceed it. */
 static struct cc_conn full(struct cc_ack *a)
 {
 	struct cc_conn conn = begin(a);
@@ -63,7 +63,7 @@ static struct cc_conn full(struct cc_ack *a)
 	return conn;
 }
 
-/* In PROBE_BW's first phase: 110 packets in flight are few enough, and random 0 begins with 5/4. */
+/* In PROBE_BW's first phase: 110 packets in flight are few enough, and random number 0 begins with 5/4. */
 static struct cc_conn probing(struct cc_ack *a)
 {
 	struct cc_conn conn = full(a);
@@ -75,7 +75,7 @@ static struct cc_conn probing(struct cc_ack *a)
 
 /*
  * 20 packets in 10 ms are 33554; * 1448 B * 739 / 256 = 140254671, * 990000 >> 24 = 8276232 bytes/s.
- * Without an RTT one of 1 ms: 335544, 1402550889, 82762735.
+ * If there is no RTT, 1 ms is assumed: 335544, 1402550889, 82762735.
  */
 static void it_begins_at_its_window_per_rtt(void)
 {
@@ -126,7 +126,7 @@ static void growth_by_a_quarter_keeps_startup(void)
 	CHECK_EQ(test_stat(&conn, &a, "mode"), CC_BBR1_DRAIN);
 }
 
-/* Drained with 100 in flight. Phase 5/4 lasts a min RTT and until something is lost, 3/4 until a BDP is in flight. */
+/* Drained with 100 in flight. Phase 5/4 lasts for a min RTT and until something is lost, 3/4 until a BDP is in flight. */
 static void probe_bw_cycles(void)
 {
 	struct cc_ack a;
@@ -179,7 +179,7 @@ static void the_window_is_two_bdp_and_bursts(void)
 	CHECK_EQ(a.cwnd_pkts, 338 + 2);
 }
 
-/* The largest of ten rounds: at the eleventh lower sample it is forgotten. */
+/* The maximum of ten rounds is forgotten at the eleventh lower sample. */
 static void bandwidth_is_the_maximum_of_ten_rounds(void)
 {
 	struct cc_bbr1_state st = {.rtt_cnt = 1};
@@ -196,7 +196,7 @@ static void bandwidth_is_the_maximum_of_ten_rounds(void)
 	CHECK_EQ(cc_bbr1_max_bw(&st), 61);
 }
 
-/* 50 packets in 10 ms are no sample of an application-limited flow, 101 are. */
+/* 50 packets in 10 ms are not a sample for an application-limited flow; 101 are. */
 static void application_limited_samples_only_raise_bandwidth(void)
 {
 	struct cc_ack a;
@@ -215,7 +215,7 @@ static void application_limited_samples_only_raise_bandwidth(void)
 	CHECK(test_stat(&conn, &a, "bw_kbps") > kbps);
 }
 
-/* 10 s without a lower RTT: four packets, for 200 ms and a round; an equal RTT does not postpone it. Then cwnd is back. */
+/* After 10 s without a lower RTT: four packets for 200 ms and a round. An equal RTT does not postpone it. Then cwnd is restored. */
 static void probe_rtt_empties_the_pipe(void)
 {
 	struct cc_ack a;
@@ -239,19 +239,19 @@ static void probe_rtt_empties_the_pipe(void)
 		bbr_round(&conn, &a);
 		rounds++;
 	}
-	CHECK_EQ(rounds, 22); /* one sees four in flight, 20 are 200 ms, and it must be after */
+	CHECK_EQ(rounds, 22); /* one to see four in flight, 20 for 200 ms, and one because it must be later */
 	CHECK_EQ(test_stat(&conn, &a, "mode"), CC_BBR1_PROBE_BW);
-	CHECK(a.cwnd_pkts > 200); /* two BDP; the excess of ACKs is forgotten */
+	CHECK(a.cwnd_pkts > 200); /* two BDP; the ACK excess is forgotten */
 	CHECK_EQ(test_stat(&conn, &a, "bw_kbps"), 115839);
-	/* Idle then: PROBE_RTT still counts as the application's limit. */
+	/* Then idle: PROBE_RTT still counts as a limit by the application. */
 	a.pacing_bytes_per_sec = 1;
 	cc_call_event(&conn, CC_EVENT_TX_START, &a, &out);
 	CHECK_EQ(out.pacing_bytes_per_sec, (u64)BW * 1448 * 990000 >> 24);
 }
 
 /*
- * 3 lost, 2 acked, 90 in flight: packets are conserved in the first round, then the window grows by what is acked;
- * afterwards that of before is back, as far as two BDP and bursts allow.
+ * 3 lost, 2 acked, 90 in flight: packets are conserved in the first round, then the window grows by what is acked. Afterwards, the previous
+ * window is restored, up to two BDP and bursts.
  */
 static void recovery_conserves_packets_for_a_round(void)
 {
@@ -276,7 +276,7 @@ static void recovery_conserves_packets_for_a_round(void)
 	CHECK(bbr_round(&conn, &a).cwnd_pkts > 200);
 }
 
-/* A timeout leaves one packet; afterwards the window of before is restored, as far as two BDP and bursts allow. */
+/* A timeout leaves one packet. Afterwards, the previous window is restored, up to two BDP and bursts. */
 static void a_timeout_saves_the_window(void)
 {
 	struct cc_ack a;
@@ -297,8 +297,8 @@ static void a_timeout_saves_the_window(void)
 }
 
 /*
- * A policer: 25 of 100 packets lost per round, which is more than 50/256. An interval has four rounds after the one whose
- * loss began it; the second of the same rate makes it the bandwidth, for 48 rounds.
+ * A policer: 25 of 100 packets lost per round, more than 50/256. An interval has four rounds after the round whose loss began it. The
+ * second with the same rate makes it the bandwidth, for 48 rounds.
  */
 static void a_policer_sets_the_bandwidth(void)
 {

@@ -2,7 +2,7 @@
 /* Probes for bandwidth, ACK aggregation and ECN. */
 #include "test_bbr.h"
 
-/* wait_rounds 5: after five rounds REFILL, a round later UP. Bounds of the short term are gone. */
+/* wait_rounds 5: REFILL after five rounds, UP a round later. The short-term bounds are then cleared. */
 static void a_probe_begins_after_its_wait(void)
 {
 	struct cc_ack a = test_ack();
@@ -22,8 +22,8 @@ static void a_probe_begins_after_its_wait(void)
 }
 
 /*
- * UP, with a packet sent when 99 others were in flight that have been delivered: one lost of 100 is not more than 100 * 5 /
- * 256 = 1. Two more, noticed together, make 3 of 102, limit 1: it was too high with the first of these two, at 100 + 1.
+ * In UP, with a packet sent when 99 others were in flight that have been delivered: one lost of 100 is not more than 100 * 5 / 256 = 1. Two
+ * more, noticed together, make 3 of 102, where the limit is 1. It was too high with the first of these two, at 100 + 1.
  */
 static void loss_beyond_two_percent_ends_a_probe(void)
 {
@@ -39,8 +39,8 @@ static void loss_beyond_two_percent_ends_a_probe(void)
 }
 
 /*
- * Losses at 100, 150, 160 and 200 delivered packets, after 0, 3, 5 and 7 losses; 10 were lost up to now. Those of 150 and
- * 160 have one mark: of its four losses, to 160, seven elevenths or two are later than 153.
+ * Losses at 100, 150, 160 and 200 delivered packets, after 0, 3, 5 and 7 losses; 10 are lost so far. Those at 150 and 160 share a mark: of
+ * its four losses, up to 160, seven elevenths, i.e. two, are later than 153.
  */
 static void losses_are_counted_since_a_packet_was_sent(void)
 {
@@ -67,8 +67,8 @@ static void losses_are_counted_since_a_packet_was_sent(void)
 }
 
 /*
- * inflight_hi 150 limits the window. While the stack only paces, tcp_is_cwnd_limited() says that the window limits
- * (ssthresh is infinite), but inflight_hi stays. With 100 acknowledged packets per step, 300 then raise it by 3.
+ * inflight_hi 150 limits the window. While the stack only paces, tcp_is_cwnd_limited() reports that the window limits (ssthresh is
+ * infinite), but inflight_hi does not change. With 100 acknowledged packets per step, 300 then raise it by 3.
  */
 static void inflight_hi_rises_only_if_the_window_is_full(void)
 {
@@ -95,8 +95,8 @@ static void inflight_hi_rises_only_if_the_window_is_full(void)
 }
 
 /*
- * The window is 2 BDP and what ACKs brought beyond the bandwidth, not three bursts more: 202 of one ACK per packet;
- * 40 packets in an ACK make 242 for five to ten rounds. With a BDP of 3 packets it is three bursts.
+ * The window is 2 BDP plus what ACKs delivered beyond the bandwidth, not three bursts more: 202 with one ACK per packet. 40 packets in an
+ * ACK make 242 for five to ten rounds. With a BDP of 3 packets, it is three bursts.
  */
 static void the_window_has_room_for_aggregated_acks(void)
 {
@@ -126,7 +126,7 @@ static void the_window_has_room_for_aggregated_acks(void)
 	CHECK_EQ(a.cwnd_pkts, 135);
 }
 
-/* The next departure is 1 ms away: at 10^4 packets/s ten packets fewer will be in the network; a burst more in UP. */
+/* The next departure is 1 ms away: at 10^4 packets/s, ten packets fewer will be in the network; in UP, a burst more. */
 static void in_flight_is_that_of_the_next_departure(void)
 {
 	struct cc_bbr_state st = {
@@ -142,8 +142,8 @@ static void in_flight_is_that_of_the_next_departure(void)
 }
 
 /*
- * The last probe was too high, this one reaches its inflight_hi before the ACK (91, after it 80): it stops, and if
- * the round after it has no loss the next probe begins at once.
+ * The last probe was too high. This one reaches its inflight_hi before the ACK (91; after it, 80), so it stops. If the round after it has
+ * no loss, the next probe begins at once.
  */
 static void a_risky_probe_is_repeated_with_care(void)
 {
@@ -164,8 +164,8 @@ static void a_risky_probe_is_repeated_with_care(void)
 }
 
 /*
- * Rounds in UP: the slope doubles only while the window limits at inflight_hi, and then the bandwidth, which does
- * not grow, does not end the probe. Otherwise three rounds do.
+ * Rounds in UP: the slope doubles only while the window limits at inflight_hi. In that case the bandwidth, which does not grow, does not
+ * end the probe. Otherwise three rounds end it.
  */
 static void the_slope_rises_at_the_bound(void)
 {
@@ -188,9 +188,9 @@ static void the_slope_rises_at_the_bound(void)
 }
 
 /*
- * ecn_alpha starts at 256 and loses a sixteenth in each of five unmarked rounds. A fully marked round in CRUISE
- * makes it 171 + 16, and cuts inflight_lo from cwnd by 85/256 of that: 200 * (256 - 62) / 256; BBRv2 also bw_lo. On a
- * path longer than ecn_max_rtt_us, and by default, CE is not looked at.
+ * ecn_alpha starts at 256 and loses a sixteenth in each of five unmarked rounds. A fully marked round in CRUISE makes it 171 + 16, and cuts
+ * inflight_lo from cwnd by 85/256 of that: 200 * (256 - 62) / 256; with BBRv2, also bw_lo. On a path longer than ecn_max_rtt_us, and by
+ * default, CE is ignored.
  */
 static void ce_lowers_inflight_lo_where_it_is_enabled(void)
 {
@@ -216,7 +216,7 @@ static void ce_lowers_inflight_lo_where_it_is_enabled(void)
 	}
 }
 
-/* Whether ECN applies to a path is decided once. */
+/* Whether ECN applies to a path is decided only once. */
 static void ecn_eligibility_stays(void)
 {
 	struct cc_ack a = test_ack();
@@ -229,7 +229,7 @@ static void ecn_eligibility_stays(void)
 	CHECK_EQ(test_stat(&conn, &a, "ecn_alpha"), 171);
 }
 
-/* CE ceased in a cycle without loss: BBRv3 probes at once, with half of inflight_hi in the first round (2^6 of 128). */
+/* CE has ceased in a cycle without loss: BBRv3 probes at once, with half of inflight_hi in the first round (2^6 of 128). */
 static void bbr3_probes_when_ce_ceases(void)
 {
 	static const char *const schemes[] = {"bbr2,ecn_enable=1,ecn_max_rtt_us=0", "bbr3,ecn_enable=1,ecn_max_rtt_us=0"};
@@ -251,7 +251,7 @@ static void bbr3_probes_when_ce_ceases(void)
 	}
 }
 
-/* A sample with more than half of its packets marked ends a probe; BBRv2 bounds the bandwidth by it, too. */
+/* A sample with more than half of its packets marked ends a probe. With BBRv2, it also bounds the bandwidth. */
 static void ce_ends_a_probe(void)
 {
 	static const char *const schemes[] = {"bbr2,wait_rounds=5,ecn_enable=1,ecn_max_rtt_us=0",
@@ -273,7 +273,7 @@ static void ce_ends_a_probe(void)
 	}
 }
 
-/* Two rounds in a row with half of the packets marked end STARTUP, bounded by the BDP. */
+/* Two consecutive rounds with half of the packets marked end STARTUP, bounded by the BDP. */
 static void ce_ends_startup(void)
 {
 	struct cc_ack a = test_ack();
@@ -292,7 +292,7 @@ static void ce_ends_startup(void)
 	CHECK_EQ(test_stat(&conn, &a, "inflight_hi_pkts"), 101);
 }
 
-/* An application-limited probe does not say how much fits. */
+/* An application-limited probe does not tell how much fits. */
 static void an_application_limited_loss_keeps_inflight_hi(void)
 {
 	struct cc_ack a = test_ack();
@@ -304,7 +304,7 @@ static void an_application_limited_loss_keeps_inflight_hi(void)
 	CHECK_EQ(test_stat(&conn, &a, "inflight_hi_pkts"), CC_BBR_INFINITY);
 }
 
-/* In DRAIN, too: 100 in flight without loss are not too many. */
+/* Also in DRAIN: 100 in flight without loss are not too many. */
 static void inflight_hi_rises_in_every_state(void)
 {
 	struct cc_ack a = test_ack();
@@ -339,9 +339,9 @@ static u64 retransmitted_ppm(const char *scheme, u32 queue_bytes)
 }
 
 /*
- * BBRv2 ends a probe with a queue of a quarter BDP: half a BDP is enough. BBRv3 ends it after three rounds without more
- * bandwidth, with nearly a BDP, and repeats one that stopped at the last one's bound: 0.1 % of its packets with less.
- * With bounds that rise while pacing limits, and a window with three bursts more, it lost 0.5 to 0.7 %.
+ * BBRv2 ends a probe at a queue of a quarter of a BDP: a buffer of half a BDP is enough. BBRv3 ends it after three rounds without more
+ * bandwidth, with nearly a BDP, and repeats one that stopped at the last one's bound: with less, it loses 0.1 % of its packets. With bounds
+ * that rise while pacing limits, and a window with three bursts more, it lost 0.5 to 0.7 %.
  */
 static void alone_it_loses_little(void)
 {

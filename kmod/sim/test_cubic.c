@@ -2,7 +2,7 @@
 #include "cubic.h"
 #include "test.h"
 
-/* An ACK of acked_pkts at now_us; cwnd and ssthresh of *a stay. */
+/* An ACK of acked_pkts at now_us. *a keeps cwnd and ssthresh. */
 static struct cc_out ack(struct cc_conn *conn, struct cc_ack *a, u64 now_us, u32 acked_pkts)
 {
 	struct cc_out out;
@@ -20,7 +20,7 @@ static void sample(struct cc_conn *conn, struct cc_ack *a, u64 now_us, u32 rtt_u
 	cc_call_sample(conn, a);
 }
 
-/* Lost at 200 packets, 140 left, lowest RTT 10 ms, at 5 s. */
+/* After a loss at 200 packets: 140 left, lowest RTT 10 ms, at 5 s. */
 static struct cc_conn after_loss(struct cc_ack *a)
 {
 	struct cc_conn conn = test_conn("cubic", a);
@@ -79,7 +79,7 @@ static void the_window_follows_the_cubic_function(void)
 	CHECK_EQ(test_stat(&conn, &a, "cnt_pkts"), 140);
 	ack(&conn, &a, 7000000, 1);
 	CHECK_EQ(test_stat(&conn, &a, "cnt_pkts"), 3);
-	/* The same window again within 31 ms: nothing is computed. */
+	/* The same window within 31 ms: nothing is computed. */
 	ack(&conn, &a, 7031000, 1);
 	CHECK_EQ(test_stat(&conn, &a, "cnt_pkts"), 3);
 	ack(&conn, &a, 10302000, 1);
@@ -88,7 +88,7 @@ static void the_window_follows_the_cubic_function(void)
 	CHECK_EQ(test_stat(&conn, &a, "cnt_pkts"), 2);
 }
 
-/* Without a loss yet: 5 % per RTT, 20 packets acked for one. */
+/* Before the first loss: 5 % per RTT, one packet per 20 acked. */
 static void before_the_first_loss_it_grows_by_a_twentieth(void)
 {
 	struct cc_ack a = test_ack();
@@ -121,7 +121,7 @@ static void it_is_at_least_as_fast_as_reno(void)
 	CHECK(test_stat(&alone, &a, "cnt_pkts") > 7);
 }
 
-/* Samples 1 ms apart from the beginning of the round; returns the first whose ACK ends slow start, 0 if none of 20. */
+/* Samples 1 ms apart from the beginning of the round. Returns the first whose ACK ends slow start; 0 if none of 20 does. */
 static u32 train(const char *scheme, u32 gap_us, u32 cwnd_pkts)
 {
 	struct cc_ack a = test_ack();
@@ -141,7 +141,7 @@ static u32 train(const char *scheme, u32 gap_us, u32 cwnd_pkts)
 
 /*
  * The stack's rate is 20 * 1448 B * 2 per 10 ms, four bursts of 64 KiB take 45 ms, so the allowance is 1 ms:
- * (10 + 1) ms / 2 = 5.5 ms are exceeded at 6 ms; if paced 11 ms at 12.
+ * (10 + 1) ms / 2 = 5.5 ms are exceeded at 6 ms. If paced, 11 ms are exceeded at 12 ms.
  */
 static void an_ack_train_of_half_an_rtt_ends_slow_start(void)
 {
@@ -170,7 +170,7 @@ static u32 risen(u32 rtt_us)
 		if (test_stat(&conn, &a, "hystart_found"))
 			break;
 	}
-	/* Slow start goes to ssthresh; the rest of the ACK is for avoidance, which is not limited by the window. */
+	/* Slow start reaches ssthresh. The rest of the ACK is for congestion avoidance, which the window does not limit. */
 	a.flags = CC_CWND_LIMITED;
 	CHECK_EQ(ack(&conn, &a, a.now_us, 2).cwnd_pkts, i <= 12 ? 20 : 22);
 	return i;
@@ -182,7 +182,7 @@ static void a_risen_delay_ends_slow_start(void)
 	CHECK_EQ(risen(14000), 13);
 }
 
-/* Sent at 5.09 s, idle until 6.09 s: the epoch begins one second later, so that 8 s is as 7 s was above. */
+/* Sent at 5.09 s, idle until 6.09 s: the epoch begins one second later, so 8 s is like 7 s above. */
 static void idle_time_is_not_growth(void)
 {
 	struct cc_ack a = test_ack();
@@ -202,7 +202,7 @@ static void idle_time_is_not_growth(void)
 	CHECK_EQ(test_stat(&conn, &a, "cnt_pkts"), 140);
 }
 
-/* Within a second of the epoch's beginning no RTT counts. */
+/* Within a second after the beginning of the epoch, no RTT counts. */
 static void delays_after_a_reduction_are_ignored(void)
 {
 	struct cc_ack a = test_ack();

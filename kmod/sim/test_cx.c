@@ -36,7 +36,7 @@ static void the_curve_at_its_corners_and_midpoints(void)
 	CHECK_EQ(cc_cx_curve(&st, &p, 15000), 728);
 }
 
-/* p * least / present = 1000 * 100 / 400 = 250; a present deviation of 0 counts as 1; never above p_max */
+/* p * minimum / current = 1000 * 100 / 400 = 250; a current deviation of 0 counts as 1; never above p_max */
 static void deviation_scales_the_probability(void)
 {
 	struct cc_cx_state st = {.betao_us = 2000, .del_th_us = 4000, .del_max_us = 15000,
@@ -69,7 +69,7 @@ static void the_draw_decides(void)
 	CHECK_EQ(test_stat(&conn, &a, "backoffs"), 1);
 }
 
-/* q = 4000 has p = 1000, but no ACK beyond base + betao = 12000 in this round: grow */
+/* q = 4000 has p = 1000, but no ACK in this round is beyond base + betao = 12000: grow */
 static void without_a_marked_ack_there_is_no_cut(void)
 {
 	struct cc_ack a = test_ack();
@@ -82,7 +82,7 @@ static void without_a_marked_ack_there_is_no_cut(void)
 	CHECK_EQ(a.cwnd_pkts, 10);
 }
 
-/* Two samples, both marked, p = 1000: too few for a decision, Reno's share of a packet instead. */
+/* Two samples, both marked, p = 1000: too few for a decision, so Reno's share of a packet instead. */
 static void two_samples_leave_it_to_reno(void)
 {
 	struct cc_ack a = test_ack();
@@ -133,7 +133,7 @@ static void a_round_without_samples_changes_nothing(void)
 	CHECK_EQ(test_stat(&conn, &a, "alpha"), 256);
 }
 
-/* srtt below the base (the base may come from a later sample): q saturates at 0 */
+/* srtt below the base, which may come from a later sample: q saturates at 0 */
 static void a_delay_below_the_base_is_no_delay(void)
 {
 	struct cc_ack a = test_ack();
@@ -168,7 +168,7 @@ static void a_loss_restores_from_the_shadow(void)
 	CHECK_EQ(test_stat(&conn, &a, "shadow_pkts"), 11);
 }
 
-/* The same without shadow, and with a queue that has gone (competing ends at max RTT <= base + del_th). */
+/* The same without shadow, and with a queue that has drained (competing ends at max RTT <= base + del_th). */
 static void without_competition_a_loss_is_reno(void)
 {
 	struct cc_ack a = test_ack();

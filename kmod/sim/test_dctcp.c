@@ -12,7 +12,7 @@ static struct cc_ack ecn_ack(void)
 	return a;
 }
 
-/* A window of 20 packets of which marked carried CE. */
+/* A window of 20 packets, `marked` of them with CE. */
 static void window(struct cc_conn *conn, struct cc_ack *a, u32 marked)
 {
 	a->delivered_pkts += 20;
@@ -70,7 +70,7 @@ static void the_counts_may_wrap(void)
 	CHECK_EQ(test_stat(&conn, &a, "ce_pkts"), 10);
 }
 
-/* alpha 1: 20 - 10; alpha 512/1024: 20 - 5; alpha 0: 20; a loss is a half whatever alpha says */
+/* alpha 1: 20 - 10; alpha 512/1024: 20 - 5; alpha 0: 20. A loss leaves half, whatever alpha is. */
 static void the_cut_is_half_of_alpha(void)
 {
 	struct cc_ack a = ecn_ack();
@@ -103,7 +103,7 @@ static void without_ecn_it_is_reno(void)
 	CHECK_EQ(cc_call_loss(&conn, &a), 10);
 }
 
-/* RFC 8257's receiver: the echo flips only with the packets, each flip acknowledges what came before. */
+/* RFC 8257's receiver: the echo changes only with the packets, and each change acknowledges what came before. */
 static void the_receiver_tells_ce_apart(void)
 {
 	u32 ce = 0;
@@ -115,9 +115,9 @@ static void the_receiver_tells_ce_apart(void)
 }
 
 /*
- * Step marking at T: mean srtt stays within 10121 us (the empty path) and 10121 + T + 20 % and a packet's delayed ACK, at
- * a full link (8256 packets/s), without a drop after slow start. With 1 ms a part of the link is unused: a burst of
- * DCTCP, which is not paced, is eight packets or a millisecond, so that its end is marked behind an empty queue.
+ * Step marking at T: mean srtt stays within 10121 us (the empty path) and 10121 + T + 20 % plus a packet's delayed ACK, with a full link
+ * (8256 packets/s) and without a drop after slow start. With 1 ms, part of the link is unused: a burst of DCTCP, which is not paced, is
+ * eight packets or a millisecond, so its end is marked although the queue behind it is empty.
  */
 static void behind_a_step_the_queue_stays_at_the_threshold(const char *scheme, u32 mark_us, u32 least_pkts)
 {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The shape of experiment E1, full length, mean of two seeds. The bounds are those of the tests on the real
- * testbed (goodput against the fair shares 47.8, 47.8 and 86.9 Mbit/s; RTT in ms); other bounds have their reason
- * beside them.
+ * The shape of experiment E1: full length, mean of two seeds. The bounds are those of the tests on the real testbed (goodput against the
+ * fair shares 47.8, 47.8 and 86.9 Mbit/s; RTT in ms). Other bounds have their reason beside them.
  */
 #include "e1.h"
 #include "test.h"
@@ -56,7 +55,7 @@ static void bound(const struct row *row, u32 shape, const char *what, u32 value,
 #define R1(row, shape, low, high) bound(&(row), shape, "phase 1 us", (row).cell[shape].srtt_us[0], low, high)
 #define R3(row, shape, low, high) bound(&(row), shape, "settled us", (row).cell[shape].settled_us, low, high)
 
-/* Full link when alone, a queue while competing, no timeouts. */
+/* A full link when alone, a queue while competing, no timeouts. */
 static void common(const struct row *row, u32 least_kbps)
 {
 	u32 shape;
@@ -66,7 +65,7 @@ static void common(const struct row *row, u32 least_kbps)
 
 		bound(row, shape, "phase 1 kbit/s", c->goodput_kbps[0], least_kbps, 95700);
 		bound(row, shape, "phase 3 kbit/s", c->goodput_kbps[2], least_kbps, 95700);
-		/* A full queue is 25 ms; delayed ACKs of a starved flow, whose packets are 5 ms apart, are in its srtt. */
+		/* A full queue is 25 ms. The srtt of a starved flow, whose packets are 5 ms apart, includes delayed ACKs. */
 		bound(row, shape, "phase 2 us", c->srtt_us[1], 15000, 31000);
 		/* There is no tail loss probe. */
 		bound(row, shape, "timeouts", c->timeouts, 0, 1);
@@ -84,7 +83,7 @@ int main(void)
 	common(&ta, 75000);
 	common(&grad, 75000);
 	common(&per, 75000);
-	/* The testbed's 70: ten bursts of unpaced flows that meet are delay for all of them. */
+	/* 70 on the testbed: when the bursts of ten unpaced flows meet, all of them see delay. */
 	common(&cx, 65000);
 	common(&rttvar, 65000);
 	common(&shadow, 65000);

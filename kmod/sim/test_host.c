@@ -47,7 +47,7 @@ static void no_name_comes_twice(void)
 	}
 }
 
-/* One beyond either end of every range is refused, by the parameter's own name. */
+/* A value just beyond either end of a range is rejected, with the parameter's own name. */
 static void beyond_either_end_is_refused_by_name(void)
 {
 	u32 count, i, k, side;
@@ -88,7 +88,7 @@ static void helpers_saturate_and_wrap_as_they_say(void)
 	CHECK_EQ(cc_bound_cwnd(&a, (u64)1 << 40), CC_INFINITE);
 }
 
-/* 3 acked at cwnd 9, ssthresh 10: one to ssthresh, two towards the next packet; eight more complete it. */
+/* 3 acked at cwnd 9, ssthresh 10: one up to ssthresh, two towards the next packet; eight more complete it. */
 static void slow_start_leaves_its_rest_to_avoidance(void)
 {
 	struct cc_ack a = test_ack();

@@ -10,7 +10,7 @@ static struct cc_ack ecn_ack(void)
 	return a;
 }
 
-/* One ACK of acked packets, marked of them CE; cwnd and ssthresh follow. */
+/* One ACK of `acked` packets, `marked` of them with CE. cwnd and ssthresh follow. */
 static struct cc_out ack(struct cc_conn *conn, struct cc_ack *a, u32 acked, u32 marked)
 {
 	struct cc_out out;
@@ -64,7 +64,7 @@ static void alpha_after_fully_marked_rounds(void)
 	CHECK(test_stat(&conn, &a, "alpha") > 498000);
 }
 
-/* Not before the first mark: alpha_init 1 stays at 1 over unmarked rounds. */
+/* Not before the first mark: alpha_init 1 stays at 1 in unmarked rounds. */
 static void alpha_waits_for_the_first_mark(void)
 {
 	struct cc_ack a = ecn_ack();
@@ -93,7 +93,7 @@ static void the_first_mark_halves(void)
 	CHECK_EQ(test_stat(&conn, &a, "reductions"), 1);
 }
 
-/* alpha 1: 20 - 20/2. Again within rtt_target, once RTT-independent: no cut; after it: 10 - 5. */
+/* alpha 1: 20 - 20/2. Within rtt_target again, once RTT-independent: no cut. After it: 10 - 5. */
 static void a_cut_per_rtt_target(void)
 {
 	struct cc_ack a = ecn_ack();
@@ -109,10 +109,7 @@ static void a_cut_per_rtt_target(void)
 	CHECK_EQ(a.ssthresh_pkts, 5);
 }
 
-/*
- * (10000 / 25000)^2 = 0.16 packets per RTT, less two roundings down; 1 from the target RTT on, and before the
- * transition
- */
+/* (10000 / 25000)^2 = 0.16 packets per RTT, minus two roundings down; 1 at or above the target RTT, and before the transition */
 static void a_short_rtt_grows_by_its_square(void)
 {
 	struct cc_ack a = ecn_ack();
@@ -185,7 +182,7 @@ static void a_timeout_restarts_from_the_stacks_window(void)
 	CHECK_EQ(test_stat(&conn, &a, "frac_cwnd_milli"), 4000);
 }
 
-/* Without feedback: Reno's increase on a short RTT too, unless fallback is 0 */
+/* Without feedback: Reno's increase, even on a short RTT, unless fallback is 0 */
 static void without_ecn_it_grows_as_reno(void)
 {
 	struct cc_ack a = test_ack();
@@ -201,7 +198,7 @@ static void without_ecn_it_grows_as_reno(void)
 	CHECK_EQ(test_stat(&conn, &a, "increase_ppm"), 159998);
 }
 
-/* Ten marked rounds with 11 ms of queue: the next mark halves although alpha is small. */
+/* Ten marked rounds with 11 ms of queue: the next mark halves the window although alpha is small. */
 static void behind_a_classic_queue_fallback_2_halves(void)
 {
 	struct cc_ack a = ecn_ack();
@@ -232,7 +229,7 @@ static void pacing_follows_the_window(void)
 	CHECK_EQ(cc_prague_burst_segs(&cc_prague_defaults, 125000000, 1500), 20);
 }
 
-/* Two packets of 1500 B per RTT, made less by marks until the pacing holds them. */
+/* Two packets of 1500 B per RTT, reduced by marks until pacing holds them. */
 static struct cc_conn small(struct cc_ack *a)
 {
 	struct cc_conn conn;
@@ -247,7 +244,7 @@ static struct cc_conn small(struct cc_ack *a)
 	return conn;
 }
 
-/* alpha 1: 2 -> 1 packet in 1 ms is 1.5 MB/s, the window stays at 2; then 0.5; 100 kbit/s at the least */
+/* alpha 1: 2 -> 1 packet in 1 ms is 1.5 MB/s, and the window stays at 2; then 0.5; at least 100 kbit/s */
 static void below_two_packets_pacing_holds_the_flow(void)
 {
 	struct cc_ack a;
@@ -265,11 +262,11 @@ static void below_two_packets_pacing_holds_the_flow(void)
 		a.now_us += 25000;
 		event(&conn, &a, CC_EVENT_CWR);
 	}
-	CHECK_EQ(ack(&conn, &a, 1, 1).pacing_bytes_per_sec, 12501); /* the least window is rounded up */
+	CHECK_EQ(ack(&conn, &a, 1, 1).pacing_bytes_per_sec, 12501); /* the minimum window is rounded up */
 	CHECK_EQ(a.cwnd_pkts, 2);
 }
 
-/* An RTT that grows with the gap between packets leaves the rate and its growth, (1/25)^2 packets per RTT, as they were. */
+/* An RTT that grows with the gap between packets changes neither the rate nor its growth, (1/25)^2 packets per RTT. */
 static void waiting_for_the_next_packet_does_not_slow_it(void)
 {
 	struct cc_ack a;
@@ -289,7 +286,7 @@ static void waiting_for_the_next_packet_does_not_slow_it(void)
 	CHECK_EQ(test_stat(&conn, &a, "frac_cwnd_milli"), 1006);
 }
 
-/* Before the transition one packet per RTT: half a window makes 0.5 + 1, not 0.5 + 1 / 0.5; then it is a window again. */
+/* Before the transition, one packet per RTT: half a window becomes 0.5 + 1, not 0.5 + 1 / 0.5. Then it is a window again. */
 static void growth_of_a_small_window_is_bounded(void)
 {
 	struct cc_ack a;

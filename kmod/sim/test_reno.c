@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 #include "test.h"
 
-/* cwnd after an ACK of a->acked_pkts, which becomes the socket's. */
+/* Returns cwnd after an ACK of a->acked_pkts, and applies it to the socket. */
 static u32 ack(struct cc_conn *conn, struct cc_ack *a)
 {
 	struct cc_out out;
@@ -11,7 +11,7 @@ static u32 ack(struct cc_conn *conn, struct cc_ack *a)
 	return out.cwnd_pkts;
 }
 
-/* 3 acked at cwnd 9, ssthresh 10: one to ssthresh, two towards the next packet; eight more complete it. */
+/* 3 acked at cwnd 9, ssthresh 10: one up to ssthresh, two towards the next packet; eight more complete it. */
 static void slow_start_leaves_its_rest_to_avoidance(void)
 {
 	struct cc_ack a = test_ack();
@@ -29,7 +29,7 @@ static void slow_start_leaves_its_rest_to_avoidance(void)
 	CHECK_EQ(test_stat(&conn, &a, "count_pkts"), 0);
 }
 
-/* 19 acked at cwnd 20 are credits for almost one packet. At cwnd 10 they give one, not 19/10, and the ACK counts anew. */
+/* 19 acked at cwnd 20 are credits for almost one packet. At cwnd 10 they give one packet, not 19/10, and the ACK starts a new count. */
 static void credits_of_a_larger_window_give_one_packet(void)
 {
 	struct cc_ack a = test_ack();
@@ -43,7 +43,7 @@ static void credits_of_a_larger_window_give_one_packet(void)
 	CHECK_EQ(test_stat(&conn, &a, "count_pkts"), 1);
 }
 
-/* A timeout leaves one packet; its ACK makes two. A loss forgets the 15 of 20 packets acked. */
+/* A timeout leaves one packet; its ACK makes it two. A loss forgets the 15 of 20 packets acked. */
 static void losses_halve_and_forget_credits(void)
 {
 	struct cc_ack a = test_ack();

@@ -17,8 +17,8 @@ static u32 add(struct sim *sim, const char *scheme, u64 start_us)
 }
 
 /*
- * A full link carries 10^8 / (1514 * 8) = 8256.27 packets/s. A Reno flow that always keeps the queue filled
- * delivers that many, less the 10 ms before the first ack and its slow start.
+ * A full link carries 10^8 / (1514 * 8) = 8256.27 packets/s. A Reno flow that always keeps the queue filled delivers that many, minus those
+ * of the 10 ms before the first ACK and of its slow start.
  */
 static void a_full_link_carries_its_rate(void)
 {
@@ -35,7 +35,7 @@ static void a_full_link_carries_its_rate(void)
 	sim_free(sim);
 }
 
-/* 1514 B at 100 Mbit/s take 121.12 us; with 10 ms on the path the lone packet's RTT is 10121 us. */
+/* 1514 B at 100 Mbit/s take 121.12 us. With 10 ms on the path, the RTT of a lone packet is 10121 us. */
 static void an_empty_path_shows_its_delay(void)
 {
 	struct sim_path path = e1_path;
@@ -50,8 +50,8 @@ static void an_empty_path_shows_its_delay(void)
 }
 
 /*
- * 187500 / 1514 = 123 packets wait at most, one is on the wire: 124 * 121.12 us + 10 ms = 25.019 ms; the ACK waits for a
- * second packet, 121.12 us later. Reno alone reaches it before each loss and never exceeds it.
+ * At most 187500 / 1514 = 123 packets wait and one is on the wire: 124 * 121.12 us + 10 ms = 25.019 ms. The ACK waits for a second packet,
+ * 121.12 us later. Reno alone reaches this before each loss and never exceeds it.
  */
 static void a_full_queue_adds_its_length(void)
 {
@@ -93,8 +93,8 @@ static void the_same_seed_gives_the_same_packets(void)
 }
 
 /*
- * A queue of one packet, and one on the wire, lose all but two packets of a burst: of the initial window, and whenever
- * the window is more than two. A window of two, acknowledged by one ACK, is 200 packets/s.
+ * With a queue of one packet, and one on the wire, all but two packets of a burst are lost: of the initial window, and whenever the window
+ * exceeds two. A window of two, acknowledged by one ACK, is 200 packets/s.
  */
 static void a_queue_of_one_packet_is_survived(void)
 {
@@ -109,7 +109,7 @@ static void a_queue_of_one_packet_is_survived(void)
 	sim_free(sim);
 }
 
-/* Calls of a flow's congestion control: ACKs, packets acknowledged, and ACKs with each flag. */
+/* Calls to a flow's congestion control: ACKs, packets acknowledged, and ACKs with each flag. */
 struct calls {
 	u32 acks, pkts, full, limited, room;
 };
@@ -143,7 +143,7 @@ static struct calls calls_of(const char *scheme, u64 end_us)
 	return calls;
 }
 
-/* Every second packet, but for the first 16 and those around losses. */
+/* Every second packet is acknowledged, except for the first 16 and those around losses. */
 static void acks_are_delayed(void)
 {
 	struct calls calls = calls_of("vegas", 5000000);
@@ -153,8 +153,8 @@ static void acks_are_delayed(void)
 }
 
 /*
- * Vegas fills its window. BBR paces at twice its window's rate and less in flight, and its ssthresh is infinite until
- * the pipe is full: tcp_is_cwnd_limited() holds in half of its startup, is_cwnd_limited seldom does.
+ * Vegas fills its window. BBR paces at twice its window's rate, has less in flight, and its ssthresh is infinite until the pipe is full:
+ * tcp_is_cwnd_limited() holds in half of its startup, is_cwnd_limited seldom.
  */
 static void a_paced_flow_is_not_limited_by_its_window(void)
 {
@@ -166,7 +166,7 @@ static void a_paced_flow_is_not_limited_by_its_window(void)
 	CHECK(bbr.limited >= bbr.full);
 }
 
-/* At 1 Gbit/s and 10 ms a burst is a millisecond of 64 KiB at most, 44 segments, which wait for each other. */
+/* At 1 Gbit/s and 10 ms, a burst is a millisecond of at most 64 KiB, 44 segments, which wait for each other. */
 static void packets_leave_in_bursts(void)
 {
 	struct sim_path path = {1000000000, 10000, 12500000, 0, 0, 1};
@@ -200,11 +200,11 @@ static void count_row(void *context, u64 now_us, u32 flow, const struct cc_conn 
 	(void)conn;
 	CHECK_EQ(now_us, 500);
 	CHECK_EQ(flow, 1);
-	CHECK_EQ(a->cwnd_pkts, 7); /* as the core has set it */
+	CHECK_EQ(a->cwnd_pkts, 7); /* as the core set it */
 	(*rows)++;
 }
 
-/* As in the kernel: the answer to an event has a row too. Before the first ACK there are no other calls. */
+/* As in the kernel, the answer to an event also has a row. Before the first ACK there are no other calls. */
 static void an_event_that_begins_a_state_has_a_row(void)
 {
 	u32 rows = 0;

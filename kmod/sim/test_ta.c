@@ -11,7 +11,7 @@ static struct cc_conn opened(const char *text, struct cc_ack *a)
 	return conn;
 }
 
-/* count rounds in which every one of five ACKs, and srtt, show rtt_us. */
+/* Runs count rounds in which every one of five ACKs, and srtt, show rtt_us. */
 static void rounds(struct cc_conn *conn, struct cc_ack *a, u32 count, u32 rtt_us)
 {
 	a->srtt_us = rtt_us;
@@ -48,7 +48,7 @@ static void the_fifth_starved_round_raises_the_threshold(void)
 	CHECK_EQ(test_stat(&conn, &a, "raises"), 2);
 }
 
-/* One unmarked ACK in the fourth round and the count starts anew. */
+/* One unmarked ACK in the fourth round: the count starts again. */
 static void a_round_with_one_fast_ack_is_not_starved(void)
 {
 	struct cc_ack a = test_ack();
@@ -147,7 +147,7 @@ static void a_trial_with_a_dip_stays_at_the_low_threshold(void)
 	CHECK_EQ(test_stat(&conn, &a, "trial"), 0);
 }
 
-/* One ACK of the round at 23199, four at 30000: a dip by the least RTT, none by the largest. */
+/* One ACK of the round at 23199, four at 30000: a dip by the minimum RTT, none by the maximum. */
 static void the_dip_is_the_least_rtt_unless_told_otherwise(void)
 {
 	struct cc_ack a = test_ack();
@@ -165,7 +165,7 @@ static void the_dip_is_the_least_rtt_unless_told_otherwise(void)
 	CHECK_EQ(test_stat(&conn, &a, "resets"), 0);
 }
 
-/* Between trials a collapse of the delay is not looked at: only a trial can end in a reset. */
+/* Between trials, a collapse of the delay is ignored: only a trial can end in a reset. */
 static void periodic_backoff_ignores_the_gradient_between_trials(void)
 {
 	struct cc_ack a = test_ack();
@@ -276,7 +276,7 @@ static void the_threshold_survives_loss_timeout_and_idle(void)
 	CHECK_EQ(test_stat(&conn, &a, "threshold_us"), 2000);
 }
 
-/* test_ack begins 1024 bytes below 2^32; 40 rounds of 20 packets cross it and still are 40 rounds. */
+/* test_ack begins 1024 bytes below 2^32. 40 rounds of 20 packets cross it and are still 40 rounds. */
 static void rounds_pass_the_wrap_of_sequence_numbers(void)
 {
 	struct cc_ack a = test_ack();
@@ -288,7 +288,7 @@ static void rounds_pass_the_wrap_of_sequence_numbers(void)
 	CHECK(a.una_seq < 0x80000000u);
 }
 
-/* The fixed base of 5000 us makes 7001 the first marked RTT; own minimum and larger of both as named. */
+/* With the fixed base of 5000 us, 7001 is the first marked RTT. The own minimum, and the larger of both, as named. */
 static void the_base_follows_its_mode(void)
 {
 	struct cc_ack a = test_ack();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* A violated invariant ends the C programs. ffi.c has what a program in another language links instead. */
+/* For the C programs: a violated invariant ends the process. Programs in other languages link ffi.c instead. */
 #include <stdlib.h>
 
 #include "host.h"

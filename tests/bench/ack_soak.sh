@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Soak test of the path of `acks` rows from an agent to the tables: generated rows, at a higher rate than a flow on this machine
-# causes, pass the agent's batches and outbox, gRPC and Parquet. Prints resident memory of agent and controller, and the bytes
-# per row on disk; fails if memory grows. The verdict has the rows that the controller was too slow for (acks_lost).
+# Soak test of the path of `acks` rows from an agent to the tables. Generated rows, at a higher rate than a flow on this machine causes,
+# pass the agent's batches and outbox, gRPC and Parquet. Prints the resident memory of agent and controller and the bytes per row on disk,
+# and fails if memory grows. The verdict has the rows for which the controller was too slow (acks_lost).
 # Usage: ack_soak.sh DIRECTORY-OF-BINARIES [SECONDS] [ROWS-PER-SECOND] [SOCKETS]     (root; iperf3; examples/ack_flood built)
 set -euo pipefail
 bin=$1
@@ -72,7 +72,7 @@ function grew(what, of,   quarter, before, after) {
     quarter = int(NR / 4)
     before = most(of, quarter + 1, 2 * quarter); after = most(of, 3 * quarter + 1, NR)
     printf "memory of the %s: at most %d kB in the second quarter, %d kB in the last\n", what, before, after
-    # A twentieth and 8 MB: resident memory varies with the allocator.
+    # A twentieth plus 8 MB, because resident memory varies with the allocator.
     return after > before * 1.05 + 8192
 }
 END { bad = grew("agent", agent); bad = grew("controller", controller) || bad; if (bad) print "FAILED: memory grows"; exit bad }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Cost of `sample.acks` in a whole run: the same flow over veth with "off" and with "auto", in pairs, of which every second
-# begins with "auto". Prints throughput and the CPU time of both agents in percent of a core, for each; and the ratios
-# within pairs: median, minimum, maximum. The CPU time of the BPF programs lowers throughput where the CPU limits it.
+# Measures the cost of `sample.acks` in a whole run: the same flow over veth with "off" and with "auto", in pairs, of which every second
+# begins with "auto". Prints for each the throughput and the CPU time of both agents in percent of a core, then the median, minimum and
+# maximum of the ratios within pairs. Where the CPU is the limit, the CPU time of the BPF programs lowers throughput.
 # Usage: acks_ab.sh DIRECTORY-OF-BINARIES [PAIRS] [SECONDS]     (root; iperf3)
 set -euo pipefail
 bin=$1
@@ -32,7 +32,7 @@ flows = ["one"]
 PLAN
 }
 
-# one MODE: runs the plan; Mbit/s, and percent of a core of both agents between its second and its last second.
+# one MODE: runs the plan. Mbit/s, and percent of a core of both agents between its second and its last second.
 one() {
     local run before after t1 t2
     rm -rf "$dir/results"
@@ -43,7 +43,7 @@ one() {
     read -r before _ <<< "$(cpu_ns 'ccbench-agent serve')"; t1=$(date +%s%N)
     sleep $((seconds - 2))
     read -r after _ <<< "$(cpu_ns 'ccbench-agent serve')"; t2=$(date +%s%N)
-    # A trial that is not ok (a busy machine) is measured anyway.
+    # A trial that is not ok (on a busy machine) is measured anyway.
     wait "$run" || [ $? -eq 1 ]
     awk -F, -v spent=$((after - before)) -v ns=$((t2 - t1)) '
     NR == 1 { for (n = 1; n <= NF; n++) at[$n] = n; next }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The kernel's BBR with each of its hooks called from BPF, whose run time the kernel counts: for cc_cost.sh. Linux 6.10 or newer. */
+/* For cc_cost.sh: the kernel's BBR, with each hook called from BPF so that the kernel counts its run time. Linux 6.10 or later. */
 #include "cc_cost.bpf.h"
 
-/* Only its kind is compared with the kernel's. */
+/* Only the kind of this type is compared with the kernel's. */
 enum tcp_ca_event { CCB_ANY_EVENT };
 
 extern void bbr_init(struct sock *sk) KFUNC;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The coexistence study as its authors ran it (two iperf3 servers, `ss | ts` in a loop, iperf3's text cut by
-# line counts, awk) and as ccbench runs it, on the same topology; prints the study's six columns from both.
+# Runs the coexistence study as its authors did (two iperf3 servers, `ss | ts` in a loop, iperf3's text cut by line counts, awk) and as
+# ccbench does, on the same topology. Prints the study's six columns from both.
 # Usage: by_hand.sh DIRECTORY-OF-BINARIES [PHASE-SECONDS] [TRIALS] [CONGESTION-CONTROL]. Needs root and moreutils.
 set -euo pipefail
 bin=$1 phase=${2:-20} trials=${3:-3} cc=${4:-bbr}
@@ -15,7 +15,7 @@ for i in 0 1 2; do sets+=(--set "phases.$i.length=${phase}s"); done
 
 in_node() { "$bin/ccbench" exec "$1" -- "${@:2}"; }
 
-# The topology, held by a trial without flows.
+# A trial without flows holds the topology.
 total=$((3 * phase))
 {
     sed -n '/^\[nodes\]/,/^\[flows/p' "$plan" | sed '$d'
@@ -59,8 +59,8 @@ for j in $(seq "$trials"); do
     for k in 0 1 2; do
         row+=,$(sed "1,$((k * lines))d" cut.txt | head -$lines | awk '{ s += $4; n++ } END { printf "%.2f", s / n }')
     done
-    # Data sockets of the first server, not the second's. The study drops the control connection by its
-    # descriptor, 3; iperf3 3.12's is 4, so as written the script averages the idle control connection in.
+    # Data sockets of the first server, not the second's. The study drops the control connection by its descriptor, 3. With iperf3 3.12 it
+    # is 4, so as written the script includes the idle control connection in the average.
     for control in 3 4; do
         sed -e "/fd=$control)/d" -e "/$to:5202/d" ss-$j.txt | sed -e ':a; /<->$/ { N; s/<->\n//; ba; }' | grep iperf3 > one.txt
         paste -d, <(awk '{ print $1 }' one.txt) \

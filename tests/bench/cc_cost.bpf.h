@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Objects of cc_cost.sh beside ccbench's own: what the loader patches and reads in every object, and not used here. */
+/* For the objects of cc_cost.sh besides ccbench's own: what the loader patches and reads in every object. It is not used here. */
 #include "../../kmod/bpf/kernel.bpf.h"
 
 char _license[] SEC("license") = "GPL";

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Cost of a congestion control in BPF on an unshaped veth: nanoseconds per ACK of all its programs (bpf_stats), medians of
-# rounds. As root; prints two tables. Usage: cc_cost.sh [SECONDS [ROUNDS]]
-# Ours record rows as the agent lets bbr3 do it, one in 7.5 ms; with ROW_GAP_US=0 in the environment one per round trip, which on
-# this path may be one per ACK, with RECORD=0 none.
-# - Beside the kernel's reno, interleaved: the time with the overhead of counting, and goodput. reno_kfunc is the lower
-#   bound of the cost in BPF. Fails if vegas does not reach 95 % of reno's goodput.
-# - bbr3 and bbr2 beside the kernel's bbr, which bbr_kfunc calls from BPF; needs Linux 6.10 with bbr built in. Counting, which
-#   the object `empty` measures, is subtracted for every run of a program. What bpf_stats does not see, the way into a
-#   program, is not included. Fails if bbr3 takes more than 1.3 times as long as bbr.
+# Measures the cost of a congestion control in BPF on an unshaped veth: nanoseconds per ACK of all its programs (bpf_stats), medians of
+# rounds. Needs root; prints two tables. Usage: cc_cost.sh [SECONDS [ROUNDS]]
+# Our congestion controls record rows as the agent makes bbr3 do: one per 7.5 ms. With ROW_GAP_US=0 in the environment, they record one per
+# round trip, which on this path may be one per ACK; with RECORD=0, none.
+# - Beside the kernel's reno, interleaved: the time with the overhead of counting, and goodput. reno_kfunc is the lower bound of the cost in
+#   BPF. Fails if vegas does not reach 95 % of reno's goodput.
+# - bbr3 and bbr2 beside the kernel's bbr, which bbr_kfunc calls from BPF. Needs Linux 6.10 with bbr built in. The cost of counting, which
+#   the object `empty` measures, is subtracted for every run of a program. The way into a program, which bpf_stats does not see, is not
+#   included. Fails if bbr3 takes more than 1.3 times as long as bbr.
 set -euo pipefail
 export LC_ALL=C
 least=95 most=1.30
@@ -41,7 +41,7 @@ ip -n ccb_cost_s addr add 10.98.0.1/24 dev v0
 ip -n ccb_cost_d addr add 10.98.0.2/24 dev v0
 ip -n ccb_cost_s link set v0 up
 ip -n ccb_cost_d link set v0 up
-# A default of bbr would leave every socket paced: iperf3 sets its congestion control after connect.
+# With bbr as the default, every socket would stay paced: iperf3 sets its congestion control after connect.
 for ns in ccb_cost_s ccb_cost_d; do ip netns exec $ns sysctl -qw net.ipv4.tcp_congestion_control=reno; done
 ip netns exec ccb_cost_d iperf3 -s >/dev/null &
 server=$!

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Wall time and memory of `ccbench check` for the 10 000 points of plans/sweeps/who-wins.toml: the least of RUNS, because other load only
-# adds. Needs a release build. Usage: check.sh DIRECTORY-OF-BINARIES [RUNS]
+# Measures wall time and memory of `ccbench check` for the 10 000 points of plans/sweeps/who-wins.toml: the minimum of RUNS, because other
+# load only adds. Needs a release build. Usage: check.sh DIRECTORY-OF-BINARIES [RUNS]
 set -euo pipefail
 plan=$(dirname "$0")/../../plans/sweeps/who-wins.toml
 python3 - "$1/ccbench" "$plan" "${2:-5}" << 'PY'

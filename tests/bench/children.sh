@@ -1,4 +1,4 @@
-# To be sourced: a temporary directory in $dir, and processes in $children, which are ended when the script ends.
+# To be sourced. Makes a temporary directory, $dir, and ends the processes in $children when the script ends.
 dir=$(mktemp -d)
 children=()
 finish() {

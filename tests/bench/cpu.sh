@@ -1,6 +1,6 @@
 # To be sourced.
-# cpu_ns PATTERN: CPU time in nanoseconds of the threads of this experiment's (CCBENCH_STATE) processes whose command line
-# matches, as two sums: all other threads, and the packet path (one thread per userspace link).
+# cpu_ns PATTERN: prints the CPU time in nanoseconds of the threads of those processes of this experiment (CCBENCH_STATE) whose command line
+# matches, as two sums: all other threads, then the packet path (one thread per userspace link).
 cpu_ns() {
     local pid task control=0 path=0 spent
     for pid in $(pgrep -f "$1" || true); do

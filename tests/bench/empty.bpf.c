@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* A congestion control that does nothing at an ACK: its run time is what counting takes, for cc_cost.sh. */
+/* For cc_cost.sh: a congestion control that does nothing at an ACK. Its run time is the cost of counting. */
 #include "cc_cost.bpf.h"
 
 extern u32 tcp_reno_ssthresh(struct sock *sk) KFUNC;

@@ -36,13 +36,13 @@ import tempfile
 import time
 
 CONNECTIONS, MESSAGES = 1100, 8
-# MAX_PER_CLIENT of crates/agent/src/accept/per_client.rs, less the controller's own.
+# MAX_PER_CLIENT of crates/agent/src/accept/per_client.rs, minus the controller's own connection.
 MOST_CONNECTIONS = 15
 CPU_GOAL_PCT, MEMORY_GOAL_MB = 5.0, 64.0
-# TIMING_REASONS of tests/src/cpu.rs: what missing CPU time explains.
+# TIMING_REASONS of tests/src/cpu.rs: reasons that missing CPU time can explain.
 TIMING_REASONS = {"base_rtt", "clock_uncertain", "cpu_bound", "flow_early", "flow_late", "flow_overrun", "flow_stalled", "link_late"}
 TIMING_REASONS |= {"link_rate_low", "rows_dropped", "samples_late", "samples_missing", "start_late", "trace_late"}
-# Of rows that are missing by chance where the kernel is locked down (docs/benchmarks.md, "Segments without a BPF program").
+# Reasons for rows that are missing by chance where the kernel is locked down (docs/benchmarks.md, "Segments without a BPF program").
 NO_BPF = "the kernel ran no BPF program for"
 # REMOTE_MESSAGE_LIMIT of proto/src/wire.rs.
 MESSAGE_BYTES = 1 << 20
@@ -68,7 +68,7 @@ cc = "reno"
 """
 
 
-# Who floods: each is a process in a namespace of its own, and ends when its standard input does.
+# The flooders. Each is a process in its own namespace, and ends when its standard input does.
 
 
 def client_hello(host):
@@ -148,7 +148,7 @@ class Http2:
         self.stream = context.wrap_socket(socket.create_connection((host, PORT), 10), server_hostname=host)
         self.host, self.requests = host, requests
         self.window, self.stream_window, self.received = 65535, 65535, b""
-        # Bytes that are left to send, and each stream's window.
+        # Bytes left to send, and the window of each stream.
         self.left, self.windows, self.refused = {}, {}, 0
         self.stream.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + self.frame(self.SETTINGS, 0, 0, b""))
         self.stream.setblocking(False)
@@ -368,7 +368,7 @@ class Bench:
             arguments = inside("flood", sys.executable, pathlib.Path(__file__).resolve(), *attack)
             attacker = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             cleanup.callback(stop, attacker)
-            # It is under way when the controller connects.
+            # The flood is under way when the controller connects.
             time.sleep(1)
         self.trials += 1
         out, log = self.root / f"out-{self.trials}", self.root / f"out-{self.trials}.log"
@@ -395,7 +395,7 @@ class Bench:
             attacked = json.loads(attacker.communicate()[0])
             if "unfinished" in attacked and (attacked["lost"] or attacked["refused"]):
                 sys.exit(f"{what}: the agent did not take them: {attacked}")
-        # The agent counts refused connections of a second when it is over.
+        # The agent counts the refused connections of a second when the second is over.
         time.sleep(2)
         if "accepted" in attacked:
             attacked["refused_by_agent"] = refused(state) - refused_before

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Wall time of the lab's engine uml, its goals, and the context switches of the host: per second of the guest's time too, as the
-# difference of a long and a short trial. Usage: lab.sh PROGRAMS DIRECTORY [CASE ...]
-#   PROGRAMS   has the programs ccbench and ccbench-agent; the kernel is built. A release build is faster
-#   DIRECTORY  gets the results, and one line for each case in lab.ndjson. Cases that are there are not measured again
+# Measures the lab's engine uml against its goals: wall time, and the context switches of the host, also per second of the guest's time, as
+# the difference between a long and a short trial. Usage: lab.sh PROGRAMS DIRECTORY [CASE ...]
+#   PROGRAMS   has the programs ccbench and ccbench-agent, with a built kernel. A release build is faster
+#   DIRECTORY  gets the results, and one line for each case in lab.ndjson. Cases that are already there are not measured again
 #   CASE       one | three | cheap | sweep | kernel | userspace (default: these), tenth, build
-# `tenth` runs one trial of the ten of each point of l4s_sweep, two hours of guest time, and estimates the whole. `build` builds both
-# kernels from nothing. Results are for a machine that is otherwise idle. Exits with 1 if a goal is missed.
+# `tenth` runs one of the ten trials of each point of l4s_sweep, two hours of guest time, and estimates the whole. `build` builds both
+# kernels from scratch. Results are for a machine that is otherwise idle. Exits with 1 if a goal is missed.
 set -euo pipefail
 export LC_ALL=C
 [ $# -ge 2 ] || {
@@ -22,7 +22,7 @@ plans=$(cd "$(dirname "$0")/../../plans" && pwd)
 ccbench=$programs/ccbench
 lab=(--lab --engine uml --out "$out/results")
 
-# Runs a command; a line with its wall time, the CPU time and the context switches of all its processes.
+# Runs a command. Appends a line with its wall time, and the CPU time and context switches of all its processes.
 measure() { # NAME COMMAND...
     python3 - "$out/lab.ndjson" "$@" <<'END_OF_MEASURE'
 import json, pathlib, resource, subprocess, sys, time
@@ -45,7 +45,7 @@ print(f"{name}: {wall:.1f} s", flush=True)
 END_OF_MEASURE
 }
 
-# Two flows over 100 Mbit/s, for this long, on links of this backend.
+# Two flows over 100 Mbit/s for this many seconds, on links of this backend.
 two_flows() { # BACKEND SECONDS
     sed -e 's/^length = "6s"/length = "'"$2"'s"/' "$plans/quickstart.toml" >"$out/plan-$1-$2.toml"
     measure "$1-$2" taskset -c "$cpu" "$ccbench" run "$out/plan-$1-$2.toml" "${lab[@]}" --jobs 1 --set repeat=1 \
@@ -53,7 +53,7 @@ two_flows() { # BACKEND SECONDS
         --set "links.bottleneck.backend=\"$1\"" --set "links.delay.backend=\"$1\""
 }
 
-# The first CPUs that this process may use.
+# The first of the CPUs that this process may use.
 mapfile -t cpus < <(python3 -c 'import os; print(*sorted(os.sched_getaffinity(0)), sep="\n")')
 cpu=${cpus[0]}
 for case in "${cases[@]}"; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Overhead of ccbench: time from command to first data packet, time per trial in addition to its length, and CPU time of
+# Measures the overhead of ccbench: time from command to first data packet, time per trial in addition to its length, and CPU time of
 # controller and agents with 10 flows sampled every 100 ms. Usage: overhead.sh DIRECTORY-OF-BINARIES
 set -euo pipefail
 bin=$1

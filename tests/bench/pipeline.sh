@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The coexistence study's processing of a trial's files (awk, sed, grep, paste) compared with `ccbench summarize` on the same
-# files, imported: seconds per trial, and the six columns of both. The files are generated: delay-based flows for 180 s, CUBIC
-# flows between 60 and 120 s, a sample and an interval every 0.1 s, five trials.
+# Compares the coexistence study's processing of a trial's files (awk, sed, grep, paste) with `ccbench summarize` on the same files,
+# imported: seconds per trial, and the six columns of both. The files are generated: delay-based flows for 180 s, CUBIC flows between 60 and
+# 120 s, a sample and an interval every 0.1 s, five trials.
 # Usage: pipeline.sh DIRECTORY-OF-BINARIES [DELAY-BASED FLOWS] [CUBIC FLOWS] [TRIALS]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -50,8 +50,8 @@ generate() {
     }'
 }
 
-# The study: intervals cut by their number, the control connection by its descriptor, the second server by its port,
-# fields by a grep each, phases by the first sample.
+# The study's way: it cuts intervals by their number, finds the control connection by its descriptor and the second server by its port,
+# greps each field, and finds phases by the first sample.
 study() {
     local trial=$1 lines=$((599 * delay)) phase
     printf '%s' "$trial" > row
@@ -111,12 +111,12 @@ echo "the study's six columns (Mbit/s per flow and ms in three phases), then ccb
 cat study.csv
 cut -d, -f 2,7-12 run/six_columns-delay.csv | head -n 1
 tail -n +2 run/six_columns-delay.csv | awk -F, '{ printf "%s,%s,%s,%s,%s,%s,%s\n", $2, $7, $8, $9, $10, $11, $12 }' || true
-# Where both count the same: every number within 2 %.
+# Where both count the same, every number must be within 2 %.
 paste -d, study.csv <(tail -n +2 run/six_columns-delay.csv) | awk -F, '
     { for (i = 0; i < 6; i++) { a = $(2 + i); b = $(14 + i); d = a > 0 ? (b - a) / a : 1; if (d < 0) d = -d; if (d > worst) worst = d } }
     END { printf "largest difference: %.2f %%\n", worst * 100; exit (worst > 0.02) }'
 echo "ccbench summarize takes 0$whole s for all, of which 0$start s are what any command of ccbench takes"
 echo "per trial: the study's shell $by_study s; ccbench summarize $by_summary s, $(echo "scale=1; $by_study / $by_summary" | bc) times faster; its import, once: $by_import s"
-# What libraries take to read the same columns, where the tests' Python is there.
+# The time that libraries take to read the same columns, if the tests' Python is installed.
 python=${XDG_CACHE_HOME:-$HOME/.cache}/ccbench/python/bin/python
 [ ! -x "$python" ] || "$python" "$here/pipeline_floor.py" run

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The kernel's Reno called from BPF: the lower bound of a congestion control's cost in BPF, for cc_cost.sh. */
+/* For cc_cost.sh: the kernel's Reno called from BPF, the lower bound of the cost of a congestion control in BPF. */
 #include "cc_cost.bpf.h"
 
 extern u32 tcp_reno_ssthresh(struct sock *sk) KFUNC;

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Scheduling error of a trace's steps: ccbench's kernel backend, and a shell script (read a line, tc, sleep), on an idle
-# machine and with an iperf3 flow that keeps the CPUs busy. One line of JSON per run.
+# Measures the scheduling error of a trace's steps with ccbench's kernel backend and with a shell script (read a line, tc, sleep), on an
+# idle machine and with an iperf3 flow that keeps the CPUs busy. Prints one line of JSON per run.
 #   tests/bench/replay.sh [SECONDS] [STEP_US] [RUNS]         needs root, iproute2, iperf3
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -31,7 +31,7 @@ load() {
   sleep 1
 }
 
-# What scripts do: read a line, run tc, sleep for a relative time. Their error against the ideal schedule grows.
+# As scripts do: read a line, run tc, sleep for a relative time. Their error relative to the ideal schedule grows.
 shell_loop() {
   ip netns exec "$tag-s" bash -c '
     step_us=$1 count=$2; pause=$(printf "0.%06d" "$step_us"); t0=${EPOCHREALTIME/./}

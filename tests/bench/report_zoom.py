@@ -59,7 +59,7 @@ try:
         move = lambda x, ms: {"type": "pointerMove", "duration": ms, "x": int(x), "y": height, "origin": "viewport"}
         hand = [move(left, 0), {"type": "pointerDown", "button": 0}, move(right, 300), {"type": "pointerUp", "button": 0}]
         call(f"/{session}/actions", {"actions": [{"type": "pointer", "id": "hand", "actions": hand}]})
-        # The same by script: what one zoom and the way back cost until the next frame is drawn.
+        # The same with a script: the cost of one zoom and of the way back, until the next frame is drawn.
         zooms += call(f"/{session}/execute/async", {"script": """const done = arguments[0], over = document.querySelector('#panels .u-over');
             const begin = performance.now();
             over.dispatchEvent(new MouseEvent('dblclick', { bubbles: true }));

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Soak test of `ccbench link`: four TCP flows through it between two namespaces. Samples the link's memory and counters
-# every second, prints a table, and fails if memory grows or if the link's virtual clock drifts from the real one: bytes
-# sent against rate × time, in the median second that ended with a queue, and over the longest run of full seconds (to
-# 0.05 %; in other seconds the senders, short of CPU time or recovering from losses, left the queue empty). It also
-# fails if the scheduling error was too large to judge the clock.
+# Soak test of `ccbench link`: four TCP flows pass through it between two namespaces. Samples the link's memory and counters every second,
+# prints a table, and fails if memory grows or if the link's virtual clock drifts from the real one. The drift compares bytes sent with rate
+# × time, in the median second that ended with a queue, and over the longest run of full seconds (to 0.05 %; in other seconds, the senders
+# lacked CPU time or were recovering from losses, and left the queue empty). Also fails if the scheduling error was too large to judge the
+# clock.
 # Usage: soak.sh DIRECTORY-OF-BINARIES [SECONDS] [RATE in Mbit/s]      (root; iperf3, iproute2)
 set -euo pipefail
 bin=$1
@@ -103,14 +103,14 @@ BEGIN {
     if (get("queue_bytes") > 0) off[++queued] = ahead_now / long
     if (ahead_now > -0.0005 * long) { busy += long; ahead += ahead_now; full++ } else { busy = 0; ahead = 0 }
     if (busy > longest) { longest = busy; drift = ahead }
-    # A window of a second may begin or end in the middle of a packet, or a late one.
+    # A window of one second may begin or end in the middle of a packet, or with a late one.
     latest = get("scheduling_error_max_us") / 1e6; late_p99 = get("scheduling_error_p99_us") + 0
     if (ahead_now > 1e-3 + latest) over++
 }
 END {
     bad = 0
     if (grew("reserved", reserved)) { print "FAILED: memory grows"; bad = 1 }
-    # What is reserved at the start is touched bit by bit; after ten minutes all of it has been.
+    # Memory reserved at the start is touched bit by bit. After ten minutes, all of it has been touched.
     if (grew("resident", resident) && seconds >= 600) { print "FAILED: memory grows"; bad = 1 }
     printf "clock: the median of %d s with a queue is %+.1f ppm off; over the longest full stretch, %.0f s, %+.3f ms (%+.1f ppm)\n",
         queued, median(off, queued) * 1e6, longest, drift * 1e3, longest ? drift / longest * 1e6 : 0

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Time and memory of `ccbench summarize` for a number of samples, then time and size of the report. Needs release builds.
-# Memory is bounded by the larger of 4 million samples and one trial.
+# Measures time and memory of `ccbench summarize` for a number of samples, then time and size of the report. Needs release builds. Memory is
+# bounded by the larger of 4 million samples and one trial.
 # Usage: summary.sh DIRECTORY-OF-BINARIES [SAMPLES] [TRIALS]; DIRECTORY also holds examples/many_samples. Needs about 5 GB per 100 million.
 set -euo pipefail
 bin=$1 samples=${2:-100000000} trials=${3:-20}
@@ -22,7 +22,7 @@ PY
 measured summarize "$bin/ccbench" summarize "$run"
 measured report "$bin/ccbench" report "$run" -o "$dir/report.html"
 echo "report: $(du -h "$dir/report.html" | cut -f1)"
-# And how smooth it is where there is a browser.
+# Also how smooth the report is, if there is a browser.
 if command -v chromedriver > /dev/null; then
     python3 "$(dirname "$0")/report_zoom.py" "$dir/report.html" 10 "${REPORT_LIMIT_MS:-inf}"
 else

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Wall time per trial of a simulated sweep: CUBIC beside Reno over 100 Mbit/s, SIDE delays times SIDE queue limits, with tables and
-# summary; then time and memory of summary, report and heatmap. Needs a release build. 10 000 trials (SIDE 100) take about half an hour
-# on two CPUs. Usage: sweep.sh DIRECTORY-OF-BINARIES [SIDE] [SECONDS-OF-A-TRIAL]
+# Measures wall time per trial of a simulated sweep: CUBIC beside Reno over 100 Mbit/s, SIDE delays times SIDE queue limits, with tables and
+# summary; then time and memory of summary, report and heatmap. Needs a release build. 10 000 trials (SIDE 100) take about half an hour on
+# two CPUs. Usage: sweep.sh DIRECTORY-OF-BINARIES [SIDE] [SECONDS-OF-A-TRIAL]
 set -euo pipefail
 bin=$1 side=${2:-10} seconds=${3:-60}
 dir=$(mktemp -d -p "${TMPDIR:-/var/tmp}")

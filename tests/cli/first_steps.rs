@@ -1,4 +1,4 @@
-//! `new` and `doctor`: before the first experiment.
+//! Tests `new` and `doctor`, the commands before the first experiment.
 
 use ccbench_tests::{Bench, text};
 
@@ -7,7 +7,7 @@ use crate::{err, out};
 #[test]
 fn a_new_plan_is_valid_and_nothing_is_overwritten() {
     let bench = Bench::new();
-    // Standard input is no terminal, so nothing is asked.
+    // Standard input is not a terminal, so `new` asks nothing.
     let done = bench.run(&["new"]);
     assert_eq!(done.status.code(), Some(0), "{}", text(&done));
     assert!(out(&done).contains("next: ccbench run plan.toml"), "{}", text(&done));
@@ -22,7 +22,7 @@ fn a_new_plan_is_valid_and_nothing_is_overwritten() {
     let options = ["--rtt", "300ms", "--queue", "fq_codel", "--cc", "reno"];
     let other = bench.run(&[&["new", "other.toml"][..], &options].concat());
     assert_eq!(other.status.code(), Some(0), "{}", text(&other));
-    // A plan that would be invalid is not written.
+    // `new` does not write a plan that would be invalid.
     let invalid = bench.run(&["new", "invalid.toml", "--rate", "0mbit"]);
     assert_eq!(invalid.status.code(), Some(2), "{}", text(&invalid));
     assert!(!bench.path("invalid.toml").exists());
@@ -44,7 +44,7 @@ fn a_file_is_a_congestion_control_and_an_unknown_name_is_explained() {
     );
 }
 
-/// CUBIC against CUBIC: the plan favours none of them by its phases.
+/// CUBIC against CUBIC: the phases of the plan favour neither.
 #[test]
 fn shares_in_a_new_plan_are_fair_to_read() {
     let bench = Bench::new();
@@ -70,7 +70,7 @@ fn shares_in_a_new_plan_are_fair_to_read() {
     assert!(!rows.iter().any(unmeasured), "{points}");
 }
 
-/// What the machine has is not asserted; the simulator runs on every one.
+/// The simulator runs on every machine. Does not assert what else the machine has.
 #[test]
 fn doctor_reports_every_backend() {
     let bench = Bench::new();

@@ -1,4 +1,4 @@
-//! Special files, endless files, and files with numbers or nesting that no tool writes: each command refuses them at once.
+//! Special files, endless files, and files with numbers or nesting that no tool writes: every command must reject them at once.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use ccbench_tests::{Bench, wait_for};
 
-/// What ping prints.
+/// Output of ping.
 pub const PING: &str = "PING 10.0.0.1 (10.0.0.1) 56(84) bytes of data.\n\
     64 bytes from 10.0.0.1: icmp_seq=1 ttl=64 time=0.045 ms\n";
 
-/// Runs a command that must end; returns its exit code and what it printed.
+/// Runs a command, which must end. Returns its exit code and output.
 fn ends(bench: &Bench, arguments: &[&str]) -> (i32, String) {
     let mut child = bench.spawn(arguments);
     let mut status = None;
@@ -51,7 +51,7 @@ fn files_of_results_that_are_none_are_refused() {
             }
             for command in ["verify", "summarize"] {
                 let (code, printed) = ends(&bench, &[command, &results]);
-                // A summary is printed even where a derived file cannot be written.
+                // A summary is printed even if a derived file cannot be written.
                 let needs_it =
                     command == "verify" || ["journal.ndjson", "run.json"].contains(&file);
                 let codes = if needs_it { 1..=3 } else { 0..=3 };
@@ -66,7 +66,7 @@ fn files_of_results_that_are_none_are_refused() {
 fn a_line_of_a_gigabyte_is_refused() {
     let bench = Bench::new();
     let long = bench.path("long");
-    // A hole: it takes no room on the disk.
+    // A hole, which takes no space on the disk.
     std::fs::File::create(&long).unwrap().set_len(1 << 30).unwrap();
     let long = long.to_string_lossy();
     for arguments in

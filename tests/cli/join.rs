@@ -1,4 +1,4 @@
-//! A node gets its first certificate: `pki token`, `pki serve` and `ccbench-agent join`, over real sockets.
+//! Tests how a node gets its first certificate: `pki token`, `pki serve` and `ccbench-agent join`, over real sockets.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -8,7 +8,7 @@ use ccbench_tests::{Bench, binary, text};
 
 use crate::{err, out};
 
-/// `ccbench pki serve pki` on a free port of loopback; killed on drop.
+/// `ccbench pki serve pki` on a free loopback port. It is killed on drop.
 struct Service {
     child: Child,
     printed: BufReader<ChildStdout>,
@@ -27,7 +27,7 @@ impl Service {
         Self { child, printed, address }
     }
 
-    /// Waits for its end; what it has printed.
+    /// Waits for its end. Returns its output.
     fn end(mut self) -> String {
         let mut rest = String::new();
         self.printed.read_to_string(&mut rest).unwrap();
@@ -59,7 +59,7 @@ fn join_with(bench: &Bench, service: &Service, token: &str, dir: &str, more: &[&
     command.arg(bench.path(dir)).args(more).output().unwrap()
 }
 
-/// No certificate, and nothing is left.
+/// Checks that the node gets no certificate and leaves nothing behind.
 fn is_refused(bench: &Bench, service: &Service, token: &str, reason: &str) {
     let refused = join(bench, service, token, "refused");
     assert_eq!(refused.status.code(), Some(1), "{}", text(&refused));
@@ -84,7 +84,7 @@ fn a_token_gives_one_certificate() {
     assert_eq!(read("node/ca.pem"), read("pki/ca.pem"));
     assert_eq!(read("node/crl.pem"), read("pki/crl.pem"));
     assert!(!bench.path("pki/127.0.0.1.key").exists(), "the key does not leave the node");
-    // The front is another user: it reads what is public, and gets the key from systemd.
+    // The front is a different user: it reads the public files, and gets the key from systemd.
     for (name, expected) in [("node.key", 0o600), ("node.pem", 0o644), ("ca.pem", 0o644)] {
         let metadata = std::fs::metadata(bench.path("node").join(name)).unwrap();
         assert_eq!(metadata.permissions().mode() & 0o777, expected, "{name}");
@@ -101,11 +101,11 @@ fn a_token_gives_one_certificate() {
         None => format!("{line}\n"),
     };
     let record: String = read("pki/tokens").lines().map(expired).collect();
-    // The service reads the record at any time: it is replaced, as the authority does, never seen empty.
+    // The service may read the record at any time. So the record is replaced, as the authority does, and never seen empty.
     std::fs::write(bench.path("pki/tokens.new"), record).unwrap();
     std::fs::rename(bench.path("pki/tokens.new"), bench.path("pki/tokens")).unwrap();
     is_refused(&bench, &service, &late, "the token has expired");
-    // The token of another authority is not sent.
+    // A token of another authority is not sent.
     let others = token(&bench, "other", "node5");
     is_refused(&bench, &service, &others, "not the service of the authority that made this token");
     let cut = &kept[..kept.len() - 1];
@@ -133,7 +133,7 @@ fn a_certificate_that_cannot_be_written_can_be_revoked() {
     assert_eq!(bench.run(&["pki", "init", "pki"]).status.code(), Some(0));
     let secret = token(&bench, "pki", "127.0.0.1");
     let service = Service::start(&bench);
-    // As a full disk: the file that replaces node.pem cannot be written.
+    // Like a full disk: the file that replaces node.pem cannot be written.
     std::fs::create_dir_all(bench.path("node/.node.pem.new")).unwrap();
     let failed = join(&bench, &service, &secret, "node");
     assert_eq!(failed.status.code(), Some(1), "{}", text(&failed));

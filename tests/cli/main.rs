@@ -1,4 +1,4 @@
-//! The controller without a testbed: exit codes and messages for invalid command lines and plans.
+//! Tests the controller without a testbed: exit codes and messages for invalid command lines and plans.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -62,7 +62,7 @@ fn invalid_plan_prints_every_problem_and_runs_nothing() {
         assert!(err(&output).contains(place), "{place} is missing: {}", text(&output));
     }
     assert!(!bench.path("results").exists(), "nothing may run");
-    // The last line counts errors and warnings as they were printed.
+    // The last line counts the errors and warnings that were printed.
     let printed = err(&output);
     let count = |kind: &str| printed.lines().filter(|line| line.starts_with(kind)).count();
     let (errors, warnings) = (count("error: "), count("warning: "));
@@ -246,7 +246,7 @@ fn published_experiments_are_embedded() {
     let unknown = bench.run(&["reproduce", "vegas_fairness"]);
     assert_eq!(unknown.status.code(), Some(2), "{}", text(&unknown));
     assert!(err(&unknown).contains("vegas_friendliness"), "{}", text(&unknown));
-    // Outside the source tree, with its traces.
+    // Runs outside the source tree, with its traces.
     assert_eq!(bench.run(&["reproduce", "mmwave", "--write", "mm"]).status.code(), Some(0));
     let check = bench.run(&["check", "mm/mmwave.toml", "--quick"]);
     assert_eq!(check.status.code(), Some(0), "{}", text(&check));

@@ -1,10 +1,10 @@
-//! `--sim` before the first trial: what cannot be simulated, and options that contradict it.
+//! Tests `--sim` before the first trial: what cannot be simulated, and options that contradict it.
 
 use ccbench_tests::{Bench, source_root, text};
 
 use crate::{err, out};
 
-/// The quickstart with this line before the first line that begins with `place`, and the number of the new line.
+/// Writes the quickstart with this line inserted before the first line that begins with `place`. Returns the number of the new line, too.
 fn quickstart(bench: &Bench, line: &str, place: &str) -> (String, usize) {
     let plan = std::fs::read_to_string(source_root().join("plans/quickstart.toml")).unwrap();
     let mut lines: Vec<&str> = plan.lines().collect();

@@ -1,4 +1,4 @@
-//! What `ccbench submit` prints for schedulers that it does not talk to.
+//! Tests what `ccbench submit` prints for schedulers that it does not control itself.
 
 use ccbench_tests::{Bench, source_root, text};
 

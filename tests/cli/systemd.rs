@@ -1,4 +1,4 @@
-//! The units of the agent for systemd.
+//! Tests the agent's systemd units.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -6,24 +6,24 @@ use std::process::Command;
 use ccbench_tests::skip::skip;
 use ccbench_tests::{binary, source_root};
 
-/// The units with the highest exposure of each, in tenths, as `systemd-analyze security` rates it. A unit without restrictions has
+/// The units with the highest exposure allowed for each, in tenths, as `systemd-analyze security` rates it. A unit without restrictions has
 /// 96.
 const MAX_EXPOSURES: [(&str, u32); 4] = [
-    // What one process for all is for costs 37: root with CAP_NET_ADMIN and CAP_SYS_ADMIN in the machine's network, sysctls, control
-    // groups, packet sockets and real-time threads. The rest leaves room for the ratings of other versions of systemd.
+    // The privileges that a single process needs cost 37: root with CAP_NET_ADMIN and CAP_SYS_ADMIN in the machine's network, sysctls,
+    // control groups, packet sockets and real-time threads. The rest leaves room for the ratings of other systemd versions.
     ("ccbench-agent", 45),
     ("ccbench-agent-front", 15),
     ("ccbench-agent-worker", 37),
     ("ccbench-agent-loader", 15),
 ];
-/// Older ones cannot rate a file.
+/// Older versions cannot rate a file.
 const FIRST_VERSION: u32 = 250;
 
 fn unit(name: &str) -> String {
     std::fs::read_to_string(source_root().join(format!("systemd/{name}"))).unwrap()
 }
 
-/// The values of every setting of a unit.
+/// Returns the values of every setting of a unit.
 fn settings(name: &str) -> BTreeMap<String, Vec<String>> {
     let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let text = unit(name).replace("\\\n", " ");
@@ -57,7 +57,7 @@ fn the_units_of_the_agent_are_confined() {
     }
 }
 
-/// With ProtectClock=, no device but the clock's can be opened.
+/// With ProtectClock=, no devices except the clock's can be opened.
 #[test]
 fn the_drop_ins_for_modules_permit_their_devices() {
     for name in ["ccbench-agent.service", "ccbench-agent-worker.service"] {
@@ -71,7 +71,7 @@ fn the_drop_ins_for_modules_permit_their_devices() {
     }
 }
 
-/// The sub-commands that a unit starts. Their arguments exist.
+/// Returns the sub-commands that a unit starts. Checks that their arguments exist.
 fn subcommands(name: &str) -> Vec<String> {
     let settings = settings(name);
     let lines = ["ExecStart", "ExecStopPost"].into_iter().flat_map(|key| settings.get(key));
@@ -101,13 +101,13 @@ fn the_units_of_the_agent_use_arguments_that_exist() {
         assert_eq!(subcommands(name), expected, "{name}");
         let settings = settings(name);
         assert_eq!(settings["Type"], ["notify"], "{name}");
-        // The loader lives for a request.
+        // The loader lives only for one request.
         let is_watched = settings.contains_key("WatchdogSec");
         assert_eq!(is_watched, name != "ccbench-agent-loader.service", "{name}");
     }
 }
 
-/// Every setting that the units take from it; crates/agent/src/args.rs tests those that are options, and their values.
+/// Checks every setting that the units read from it. crates/agent/src/args.rs tests those that are options, with their values.
 #[test]
 fn the_example_of_the_configuration_has_the_settings_of_the_units() {
     let example = unit("agent.conf.example");
@@ -125,7 +125,7 @@ fn the_example_of_the_configuration_has_the_settings_of_the_units() {
     assert_eq!(found, 4, "CCBENCH_LISTEN of two units, and arguments of two");
 }
 
-/// What the division is for.
+/// The purpose of splitting the agent.
 #[test]
 fn front_worker_and_loader_have_the_privileges_of_their_parts() {
     let [front, worker, loader] = ["front", "worker", "loader"]
@@ -154,8 +154,8 @@ fn front_worker_and_loader_have_the_privileges_of_their_parts() {
     assert!(sockets.iter().all(|socket| socket["SocketMode"] == ["0600"]));
     assert_eq!(sockets[0]["SocketUser"], front["User"]);
     assert!(worker["ExecStart"][0].contains(&format!("--front-user {} ", front["User"][0])));
-    // Both need what the one process has until it has ended. A loader is started while a worker is stopped, so neither waits for the
-    // other.
+    // Both need what the single process has until it has ended. A loader is started while a worker is being stopped, so neither waits for
+    // the other.
     for unit in [&front, &worker] {
         assert_eq!(unit["Conflicts"], ["ccbench-agent.service"]);
         let after: Vec<&str> = unit["After"].iter().flat_map(|units| units.split(' ')).collect();

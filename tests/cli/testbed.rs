@@ -1,4 +1,4 @@
-//! `ccbench testbed`: what it writes, run against geni-lib, a stub of fablib and the keys of containerlab's manual.
+//! Tests `ccbench testbed`: checks what it writes against geni-lib, a stub of fablib, and the keys of containerlab's manual.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use serde_json::json;
 
 use crate::{err, out};
 
-/// The nodes of the plan.
+/// The plan's nodes.
 const NODES: [&str; 4] = ["src", "router", "emulator", "dst"];
 
-/// `ccbench testbed NAME quickstart.toml ARGUMENTS` on a copy of the plan.
+/// Runs `ccbench testbed NAME quickstart.toml ARGUMENTS` on a copy of the plan.
 fn testbed(bench: &Bench, name: &str, arguments: &[&str]) -> std::process::Output {
     let plan = std::fs::read_to_string(source_root().join("plans/quickstart.toml")).unwrap();
     bench.write("quickstart.toml", &plan);
@@ -25,7 +25,7 @@ fn succeeds(output: &std::process::Output) {
     assert_eq!(output.status.code(), Some(0), "{}", text(output));
 }
 
-/// `UPDATE_GOLDEN=1` writes the golden file.
+/// Compares with the golden file, which `UPDATE_GOLDEN=1` writes.
 fn is_golden(found: &Path, name: &str) {
     let golden = source_root().join("tests/golden/testbeds").join(name);
     let found = std::fs::read_to_string(found).unwrap();
@@ -37,7 +37,7 @@ fn is_golden(found: &Path, name: &str) {
     assert!(found == wanted, "{} differs; UPDATE_GOLDEN=1 rewrites it:\n{found}", golden.display());
 }
 
-/// What the plan needs, written down independently of the program.
+/// Writes what the plan needs, independently of the program.
 fn expected(bench: &Bench) -> PathBuf {
     let document = json!({
         "nodes": {
@@ -60,7 +60,7 @@ fn expected(bench: &Bench) -> PathBuf {
     bench.write("expected.json", &document.to_string())
 }
 
-/// Runs `tests/testbeds/SCRIPT FILE EXPECTED` in `directory`; skipped without the packages of `scripts/setup.sh --test`.
+/// Runs `tests/testbeds/SCRIPT FILE EXPECTED` in `directory`. Skipped without the packages of `scripts/setup.sh --test`.
 fn holds(bench: &Bench, directory: &str, script: &str, file: &str) {
     let Some(mut command) = python() else {
         return skip("the Python packages are missing: scripts/setup.sh --test");
@@ -92,7 +92,7 @@ fn a_notebook_of_fabric_makes_the_slice() {
     let copy = std::fs::read_to_string(bench.path("quickstart-fabric/quickstart.toml")).unwrap();
     assert!(copy.contains("name   = \"quickstart\""), "the plan is beside the notebook: {copy}");
     holds(&bench, "quickstart-fabric", "fabric.py", "quickstart.ipynb");
-    // What the notebook has written is a manifest.
+    // The notebook's output is a manifest.
     let entry = |(name, address): (&str, &str)| json!({ "name": name, "control_address": address });
     let addresses = ["10.130.1.2", "10.130.1.3", "10.130.1.4", "10.130.1.5"];
     let entries: Vec<_> = NODES.into_iter().zip(addresses).map(entry).collect();
@@ -132,7 +132,7 @@ fn files_of_the_plan_go_with_the_notebook() {
     assert!(err(&outside).contains("`../traces/steps.csv`"), "{}", text(&outside));
 }
 
-/// Of two wires between the same nodes, no route uses the second one.
+/// Two wires connect the same nodes, and no route uses the second.
 #[test]
 fn a_plan_that_is_refused_leaves_no_files() {
     let bench = Bench::new();
@@ -161,7 +161,7 @@ fn a_manifest_of_something_else_is_refused() {
     assert!(!bench.path("quickstart.testbed.toml").exists());
 }
 
-/// Nodes in the output of `containerlab inspect`, with addresses of loopback.
+/// Nodes in the output of `containerlab inspect`, with loopback addresses.
 fn inspected() -> String {
     let container = |(index, name): (usize, &str)| {
         json!({
@@ -174,7 +174,7 @@ fn inspected() -> String {
     json!({ "quickstart": containers }).to_string()
 }
 
-/// A program in `bin` with these commands, for a PATH.
+/// Creates a program in `bin` with these commands, for a PATH.
 fn program(bench: &Bench, name: &str, commands: &str) {
     bench.program(&format!("bin/{name}"), &format!("#!/bin/sh\n{commands}\n"));
 }
@@ -217,7 +217,7 @@ fn a_package_at_a_url_with_a_query_is_installed_by_its_ending() {
     }
 }
 
-/// A `docker` that runs what join.sh gives it here: `docker exec -i CONTAINER install-agent.sh join SERVICE AGENT`.
+/// Creates a `docker` that runs what join.sh passes to it on this machine: `docker exec -i CONTAINER install-agent.sh join SERVICE AGENT`.
 fn docker(bench: &Bench) -> PathBuf {
     let (agent, dir) = (binary("ccbench-agent"), bench.path("nodes"));
     program(

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs the packages of `make dist` in a Debian or Ubuntu without a compiler and runs the quickstart: bare.sh DIST [SUITE [MIRROR]]
-#   DIST    directory of the .deb and the wheel, of this machine's architecture
-#   SUITE   Debian's release [default: this machine's], or with a mirror that ends in ubuntu or ubuntu-ports Ubuntu's
+# Installs the packages of `make dist` in a Debian or Ubuntu without a compiler, and runs the quickstart: bare.sh DIST [SUITE [MIRROR]]
+#   DIST    directory with the .deb and the wheel for this machine's architecture
+#   SUITE   Debian's release [default: this machine's]; Ubuntu's if the mirror ends in ubuntu or ubuntu-ports
 #   MIRROR  http://archive.ubuntu.com/ubuntu, for example [default: this machine's mirror of Debian]
 # Needs root and mmdebstrap. Prints the seconds from the beginning of the installation to the first table, and fails above 90.
 set -euo pipefail
@@ -32,14 +32,14 @@ case ${from%/} in
 esac
 echo "bare: $system $suite"
 source="deb $from $suite $components"
-# This machine may reach the mirror through a proxy, and may have an old copy of it. mmdebstrap does not read the system's configuration of
-# apt; what it is given here is also in the systems that it makes.
+# This machine may reach the mirror through a proxy, and may have an old copy of it. mmdebstrap does not read the system's apt
+# configuration. What it is given here also applies in the systems that it makes.
 apt-config dump | grep -iE '^Acquire::(.*Proxy|Check-)' >"$work/apt.conf" || true
 [ ! -s "$work/apt.conf" ] || options+=(--aptopt="$work/apt.conf")
 # For a mirror with https.
 mmdebstrap --quiet --variant=apt "${options[@]}" --include=ca-certificates "$suite" "$work/base.tar" "$source"
 
-# A command in a copy of the system, with file systems that end with it.
+# Runs a command in a copy of the system, with file systems that end with the command.
 in_root() { # ROOT COMMAND…
     unshare --mount --fork bash -c '
         set -e
@@ -58,7 +58,7 @@ root_of() { # NAME: a fresh copy
     mkdir "$root"
     tar -C "$root" -xf "$work/base.tar"
     cp --remove-destination /etc/resolv.conf /etc/hosts "$root/etc/"
-    # This machine may trust an authority of its own.
+    # This machine may trust its own certificate authority.
     cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/" 2>/dev/null || true
     cp "$here/plans/quickstart.toml" "$root/srv/"
     for tool in cc gcc clang cargo python3 iperf3; do

@@ -1,4 +1,4 @@
-//! The parts of `make dist` that need no other system: scripts, the tree that packages are made of, the bill of materials, the
+//! Tests the parts of `make dist` that need no other system: scripts, the tree from which packages are made, the bill of materials, the
 //! Python reader. `tests/dist/bare.sh` installs the packages.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
@@ -69,7 +69,7 @@ fn scripts_of_bash_have_no_syntax_errors() {
     assert!(scripts >= 20, "only {scripts} scripts");
 }
 
-/// Every file below a folder, by its path in it.
+/// Returns every file below a folder, by its path in it.
 fn tree(root: &Path) -> BTreeMap<String, PathBuf> {
     let (mut found, mut folders) = (BTreeMap::new(), vec![root.to_owned()]);
     while let Some(folder) = folders.pop() {
@@ -143,8 +143,8 @@ fn packages_have_programs_manuals_completions_and_the_unit() {
     }
 }
 
-/// Every link of the documents of a package leads to a file of the package. Their anchors are those of the source tree
-/// (tests/docs/links.rs).
+/// Checks that every link in the documents of a package leads to a file of the package. tests/docs/links.rs checks the anchors in the
+/// source tree.
 fn links_work(doc: &Path) {
     let (mut links, mut wrong) = (0, Vec::new());
     let tree = tree(doc);
@@ -166,7 +166,7 @@ fn links_of_the_documents_in_the_wheel_work() {
     let doc = bench.path("doc");
     succeed(Command::new(source_root().join("scripts/documents.sh")).arg(&doc));
     links_work(&doc);
-    // An installer of wheels makes a file of a link.
+    // Installers of wheels replace a link by a file.
     assert!(!doc.join("plans").is_symlink());
     let script = std::fs::read_to_string(source_root().join("scripts/dist.sh")).unwrap();
     let copies = "scripts/documents.sh \"$data/data/share/doc/ccbench\"\n";
@@ -207,7 +207,8 @@ fn the_bill_of_materials_has_every_crate_of_the_programs() {
     for name in ["ccbench", "ccbench-agent", "polars", "tokio", "libbpf-sys", "cc"] {
         assert!(names.contains(name), "no {name}");
     }
-    // Of tests only; and Polars' streaming engine, which features of `polars` bring with it: a large part of a program that nothing uses.
+    // Dependencies of tests only, and Polars' streaming engine, which some features of `polars` bring along: a large, unused part of a
+    // program.
     for name in ["proptest", "ccbench-tests", "ccbench-fuzz", "polars-stream"] {
         assert!(!names.contains(name), "{name}");
     }
@@ -234,7 +235,7 @@ fn the_bill_of_materials_has_every_crate_of_the_programs() {
     assert_eq!(all, ids, "every package is of a program");
 }
 
-/// cargo binstall finds the archive that scripts/dist.sh makes.
+/// cargo binstall must find the archive that scripts/dist.sh makes.
 #[test]
 fn the_archive_has_the_name_that_cargo_binstall_expects() {
     let script = std::fs::read_to_string(source_root().join("scripts/dist.sh")).unwrap();

@@ -43,7 +43,7 @@ written = ccbench.plot(run, "series", metric=["throughput", "srtt"], where={"tri
 assert {file.suffix for file in written} == {".svg", ".csv"}, written
 assert all(file.stat().st_size > 0 for file in written)
 
-# A trial that failed is in the table, and not among those that count.
+# A failed trial is in the table, but not among those that count.
 trials = polars.read_parquet(path / "trials.parquet")
 failed = (polars.col("point_id") == 0) & (polars.col("trial") == 1)
 status = polars.when(failed).then(polars.lit("failed")).otherwise(polars.col("status").cast(polars.String))

@@ -1,4 +1,5 @@
-//! Links of the documents: on GitHub they are paths in the source tree, in the book (scripts/docs.sh) paths of its pages.
+//! Checks the links of the documents. On GitHub they are paths in the source tree; in the book (scripts/docs.sh) they are paths of its
+//! pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -6,7 +7,7 @@ use std::path::Path;
 use ccbench_tests::links::{pages, resolved, targets};
 use ccbench_tests::source_root;
 
-/// The anchors of a page's headings, as GitHub and mdBook make them.
+/// Returns the anchors of a page's headings, as GitHub and mdBook make them.
 fn anchors(text: &str) -> BTreeSet<String> {
     let (mut found, mut counts, mut is_code) = (BTreeSet::new(), BTreeMap::new(), false);
     for line in text.lines() {
@@ -32,7 +33,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// What scripts/docs.sh copies beside the pages.
+/// Returns what scripts/docs.sh copies beside the pages.
 fn copied() -> Vec<String> {
     let script = std::fs::read_to_string(source_root().join("scripts/docs.sh")).unwrap();
     let list = script.lines().find_map(|line| line.strip_prefix("copied=(")).unwrap();

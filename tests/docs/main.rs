@@ -1,4 +1,4 @@
-//! The documents: their plans are valid, their commands run or parse, their links lead somewhere on GitHub and in the book.
+//! Tests the documents: their plans are valid, their commands run or parse, and their links lead somewhere on GitHub and in the book.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -12,7 +12,7 @@ use ccbench_tests::{Bench, binary, python, source_root, text, without_variables_
 
 mod links;
 
-/// Documents without a command that runs: they are about other machines, the lab, root, or runs that take long.
+/// Documents with no command to run, because they are about other machines, the lab, root, or long runs.
 const ONLY_PARSED: [&str; 12] = [
     "README.md",
     "docs/benchmarks.md",
@@ -36,8 +36,8 @@ fn by_document() -> BTreeMap<String, Vec<Snippet>> {
     documents
 }
 
-/// A reader who goes from top to bottom: plans are written to their files and checked, marked commands run. `plans` is that of
-/// the source tree; `…` in the name of a results directory is a pattern.
+/// Follows a document like a reader from top to bottom: writes plans to their files and checks them, and runs marked commands. `plans` is
+/// the directory in the source tree; `…` in the name of a results directory is a pattern.
 fn go_through(snippets: &[Snippet], bench: &Bench) -> usize {
     std::os::unix::fs::symlink(source_root().join("plans"), bench.path("plans")).unwrap();
     let mut done = 0;
@@ -82,13 +82,13 @@ fn run(interpreter: &mut Command, snippet: &Snippet, bench: &Bench) {
     assert!(output.status.success(), "{}: {}", snippet.place(), text(&output));
 }
 
-/// Goes through the documents that are chosen by their names.
+/// Follows the documents whose names are chosen.
 fn follow(is_chosen: impl Fn(&str) -> bool) -> usize {
     let documents = by_document().into_iter().filter(|(document, _)| is_chosen(document));
     documents.map(|(_, snippets)| go_through(&snippets, &Bench::new())).sum()
 }
 
-/// The pages for users of other tools; they and all other documents are followed at the same time.
+/// Returns whether it is a page for users of other tools. These pages and all other documents are followed at the same time.
 fn is_from_another_tool(document: &str) -> bool {
     document.starts_with("docs/from/")
 }
@@ -117,7 +117,7 @@ fn commands_of_most_documents_run() {
     assert_eq!(parsed, ONLY_PARSED.map(str::to_owned).into(), "documents of which nothing runs");
 }
 
-/// The plan of README.md is that of the quickstart, without its comments.
+/// The plan in README.md must be the quickstart without its comments.
 #[test]
 fn the_readme_shows_the_quickstart() {
     let documents = by_document();
@@ -133,7 +133,7 @@ fn the_readme_shows_the_quickstart() {
     assert_eq!(parsed(&shown.text), parsed(&shipped));
 }
 
-/// A fragment is not a whole plan, so keys are missing; but it has no key that plans do not have.
+/// A fragment is not a whole plan, so keys are missing. But it must not have keys that plans do not have.
 #[test]
 fn fragments_of_plans_have_only_known_keys() {
     let mut fragments = 0;
@@ -151,7 +151,7 @@ fn fragments_of_plans_have_only_known_keys() {
             let whole = table.contains_key("name") && table.contains_key("phases");
             assert!(!whole, "{}: mark it with plan=FILE, so that it is checked", snippet.place());
             fragments += 1;
-            // The keys of one link are shown without its table.
+            // Keys of a single link are shown without its table.
             let of_link = table.keys().any(|key| LINK_KEYS.contains(&key.as_str()));
             let text = if of_link { format!("[links.shown]\n{text}") } else { text.to_owned() };
             for problem in check::read(&text, &[]).err().unwrap_or_default() {
@@ -163,5 +163,5 @@ fn fragments_of_plans_have_only_known_keys() {
     assert!(fragments >= 15, "only {fragments} fragments");
 }
 
-/// Keys of links in fragments that have no table.
+/// Link keys in fragments that have no table.
 const LINK_KEYS: [&str; 2] = ["jitter", "policer"];

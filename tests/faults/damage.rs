@@ -1,4 +1,4 @@
-//! Damaged files: the state of a killed agent, certificates and keys, the plan, and a results directory that is resumed.
+//! Tests damaged files: the state of a killed agent, certificates and keys, the plan, and a results directory that is resumed.
 
 use std::fmt;
 use std::path::Path;
@@ -11,15 +11,15 @@ use crate::failure::Failure;
 use crate::lane::{Lane, RUN, Survived};
 use crate::nodes::{controller, read};
 
-/// A killed agent has recorded changes within this.
+/// Within this time, an agent that will be killed has recorded changes.
 const PREPARE_LIMIT: Duration = Duration::from_secs(20);
-/// From the first record to the middle of the first trial.
+/// Time from the first record to the middle of the first trial.
 const CHANGED_AFTER: Duration = Duration::from_millis(300);
-/// An agent notices the end of a controller on the same machine, even while it prepares.
+/// Within this time, an agent notices the end of a controller on the same machine, even while it prepares.
 const NOTICED_AFTER: Duration = Duration::from_secs(1);
 
-/// The files, each with what happens to it: one bit is flipped in the middle, the second half is missing, or a line without its
-/// end follows, as a crash leaves it. A journal whose lines are gone cannot know it, so that of undo is not cut.
+/// The files, each with its kinds of damage: a bit in the middle is flipped, the second half is missing, or an unterminated line follows,
+/// as after a crash. A journal cannot know that it has lost lines, so the undo journal is not cut.
 const FILES: [(&str, &[&str]); 11] = [
     ("a/state/undo.ndjson", &["flip", "torn"]),
     ("a/state/generation", &["flip", "cut", "torn"]),
@@ -34,10 +34,10 @@ const FILES: [(&str, &[&str]); 11] = [
     ("results/run.json", &["flip", "cut"]),
 ];
 
-/// Damage of a file; as text `damage:pki/ca.pem:flip`.
+/// Damage of a file; written as `damage:pki/ca.pem:flip`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
-    /// In the experiment's folder; those of `results` are in the one results directory.
+    /// Path in the experiment's folder. Those below `results` are in the only results directory.
     file: &'static str,
     effect: &'static str,
 }
@@ -62,7 +62,7 @@ impl FromStr for Damage {
     }
 }
 
-/// Each file and effect.
+/// Returns each file with each effect.
 pub fn damages() -> Vec<Damage> {
     let of = |(file, effects): (&'static str, &'static [&'static str])| {
         effects.iter().map(move |&effect| Damage { file, effect })
@@ -86,7 +86,7 @@ impl Damage {
         self.file.starts_with("a/state/")
     }
 
-    /// Whether the damage must be noticed before a trial.
+    /// Returns whether the damage must be noticed before a trial.
     fn is_of_undo(&self) -> bool {
         self.file.ends_with("undo.ndjson") && self.effect == "flip"
     }
@@ -120,7 +120,7 @@ impl Lane {
             return Err(Failure::Silent { file: path, printed });
         }
         self.nodes[0].stop()?;
-        // As an operator who has a copy.
+        // Like an operator who has a copy.
         replace(&path, |_| whole.clone());
         self.start(&[])?;
         self.check_after(&RUN)?;
@@ -149,7 +149,7 @@ impl Lane {
         self.wait_until_free(&[1])
     }
 
-    /// A run whose record is damaged is resumed, or refused with a message.
+    /// Resumes a run whose record is damaged, which must succeed or be rejected with a message.
     fn damage_results(&mut self, damage: &Damage, file: &str) -> Result<Survived, Failure> {
         self.ensure_started()?;
         self.expect_ok(&RUN)?;
@@ -175,7 +175,7 @@ fn file_name(path: &Path) -> &str {
     path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
 }
 
-/// Replaces what a file has, and returns what it had.
+/// Replaces the contents of a file. Returns the old contents.
 fn replace(path: &Path, by: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
     let whole = std::fs::read(path).unwrap();
     std::fs::write(path, by(&whole)).unwrap();

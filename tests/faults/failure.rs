@@ -1,9 +1,9 @@
-//! How a fault is not survived.
+//! Ways in which a fault is not survived.
 
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
-/// What the agent of a node has printed.
+/// What a node's agent has printed.
 #[derive(Debug)]
 pub struct AgentLog {
     /// Its address in the control network.

@@ -1,21 +1,21 @@
-//! A fault at one system call of one process, injected by strace.
+//! A fault at one system call of one process, which strace injects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-/// The process that has the fault.
+/// The process that gets the fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Victim {
-    /// `ccbench-agent serve` on node a, which changes the most.
+    /// `ccbench-agent serve` on node a, which makes the most changes.
     Agent,
     /// `ccbench run`.
     Controller,
 }
 
 impl Victim {
-    /// As in the text of a fault.
+    /// Returns its name in the text of a fault.
     pub fn name(self) -> &'static str {
         match self {
             Self::Agent => "agent",
@@ -23,14 +23,14 @@ impl Victim {
         }
     }
 
-    /// The process with this name.
+    /// Returns the process with this name.
     pub fn named(name: &str) -> Option<Self> {
         [Self::Agent, Self::Controller].into_iter().find(|victim| victim.name() == name)
     }
 }
 
-/// The system calls of a process that change something, or that a full disk, a broken disk or a limit can fail, each with what
-/// happens to it: "KILL" before it is executed, or an error instead.
+/// The system calls of a process that change something, or that a full disk, a broken disk or a limit can make fail. Each has its effects:
+/// "KILL" before the call is executed, or an error in its place.
 const CALLS: [(Victim, &str, &[&str]); 24] = [
     (Victim::Agent, "sendto", &["KILL", "ENOBUFS"]),
     (Victim::Agent, "write", &["KILL", "ENOSPC", "EIO"]),
@@ -58,7 +58,7 @@ const CALLS: [(Victim, &str, &[&str]); 24] = [
     (Victim::Controller, "socket", &["EMFILE", "ENOBUFS"]),
 ];
 
-/// System calls of which each takes longer: a controller that reads slowly, slow disks, and a node whose kernel is slow.
+/// System calls that take longer: a controller that reads slowly, slow disks, and a node with a slow kernel.
 const SLOW: [(Victim, &str, &str); 4] = [
     (Victim::Controller, "recvfrom", "DELAY20000+"),
     (Victim::Controller, "fdatasync", "DELAY500000+"),
@@ -66,26 +66,26 @@ const SLOW: [(Victim, &str, &str); 4] = [
     (Victim::Agent, "sendto", "DELAY10000+"),
 ];
 
-/// A fault; as text `agent:sendto:KILL:17`, or `controller:write:ENOSPC+:5` for the fifth call and all later ones.
+/// A fault. Written as `agent:sendto:KILL:17`, or `controller:write:ENOSPC+:5` for the fifth call and all later ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// The process.
     pub victim: Victim,
     /// The system call.
     pub call: String,
-    /// "KILL", an error, or "DELAY" with microseconds; with "+" for all later calls too.
+    /// "KILL", an error, or "DELAY" with microseconds; with "+", it also applies to all later calls.
     pub effect: String,
-    /// Which of the calls of a thread, counted from 1.
+    /// Which of a thread's calls, counted from 1.
     pub nth: u32,
 }
 
 impl Fault {
-    /// Whether it kills the process.
+    /// Returns whether it kills the process.
     pub fn kills(&self) -> bool {
         self.effect == "KILL"
     }
 
-    /// Whether strace injected it into the calls that it wrote. It says of a killed process only how that ended.
+    /// Returns whether strace injected it, according to the calls that strace wrote. Of a killed process, they show only how it ended.
     pub fn was_injected(&self, calls: &str) -> bool {
         calls.contains(match &*self.effect {
             "KILL" => "killed by SIGKILL",
@@ -94,7 +94,7 @@ impl Fault {
         })
     }
 
-    /// The beginning of a command line whose program has the fault; strace writes the calls into this file.
+    /// Returns the beginning of a command line whose program gets the fault. strace writes the calls to this file.
     pub fn strace(&self, into: &Path) -> Vec<String> {
         let (effect, more) =
             self.effect.strip_suffix('+').map_or((&*self.effect, ""), |e| (e, "+"));
@@ -113,8 +113,8 @@ impl Fault {
     }
 }
 
-/// Whether strace injected an error into a write to a pipe, a socket or an eventfd, which are on no disk. tokio wakes itself by
-/// them and panics or hangs then.
+/// Returns whether strace injected an error into a write to a pipe, a socket or an eventfd, which are not on a disk. tokio wakes itself
+/// through them, and such an error makes it panic or hang.
 pub fn is_impossible(calls: &str) -> bool {
     let injected = calls.lines().filter(|line| line.contains("(INJECTED)"));
     injected.filter_map(|line| line.split_once("write(")).any(|(_, arguments)| {
@@ -147,7 +147,7 @@ impl FromStr for Fault {
     }
 }
 
-/// The beginning of a command line whose program's calls are counted into this file.
+/// Returns the beginning of a command line whose program's calls are counted in this file.
 pub fn counting(victim: Victim, into: &Path) -> Vec<String> {
     let calls = CALLS.iter().filter(|(of, ..)| *of == victim).map(|(_, call, _)| *call);
     let trace = format!("trace={}", calls.collect::<Vec<_>>().join(","));
@@ -155,21 +155,21 @@ pub fn counting(victim: Victim, into: &Path) -> Vec<String> {
     ["strace", "-f", "-y", "-qq", "-o", &into, "-e", &trace, "--"].map(str::to_owned).into()
 }
 
-/// All faults of a process whose calls strace has counted. strace counts the calls of each thread by themselves.
+/// Returns all faults of a process whose calls strace has counted, separately for each thread.
 pub fn faults(victim: Victim, counted: &str) -> Vec<Fault> {
     let mut by_thread: BTreeMap<(&str, &str), u32> = BTreeMap::new();
-    // With whether the call writes.
+    // With a flag that tells whether the call writes.
     let mut possible: BTreeSet<(&str, u32, bool)> = BTreeSet::new();
     for line in counted.lines() {
-        // `1234 write(1</dev/null>, ...) = 5`; a second line for a call that was interrupted says "resumed".
+        // `1234 write(1</dev/null>, ...) = 5`; for an interrupted call, a second line says "resumed".
         let Some((thread, rest)) = line.split_once(' ') else { continue };
         let Some((call, arguments)) = rest.trim_start().split_once('(') else { continue };
         let nth = by_thread.entry((call, thread)).or_default();
         *nth += 1;
-        // A pipe, a socket or an eventfd is on no disk.
+        // Pipes, sockets and eventfds are not on a disk.
         let descriptor = arguments.trim_start_matches(|c: char| c.is_ascii_digit());
         let is_on_disk = call != "write" || descriptor.starts_with("</");
-        // The program is not loaded without its libraries.
+        // The program cannot be loaded without its libraries.
         if is_on_disk && !arguments.contains(".so") {
             let writes = ["O_WRONLY", "O_RDWR", "O_CREAT"].iter().any(|f| arguments.contains(f));
             possible.insert((call, *nth, call != "openat" || writes));
@@ -191,7 +191,7 @@ pub fn faults(victim: Victim, counted: &str) -> Vec<Fault> {
     faults
 }
 
-/// The faults of a process that is slow.
+/// Returns the faults of a slow process.
 pub fn slow(of: Victim) -> impl Iterator<Item = Fault> {
     SLOW.into_iter().filter(move |(victim, ..)| *victim == of).map(|(victim, call, effect)| Fault {
         victim,
@@ -201,7 +201,7 @@ pub fn slow(of: Victim) -> impl Iterator<Item = Fault> {
     })
 }
 
-/// At most `count` of them, evenly.
+/// Returns at most `count` of them, evenly spread.
 pub fn sample<F>(faults: Vec<F>, count: usize) -> Vec<F> {
     let all = faults.len();
     let is_kept = |at: usize| all <= count || at * count / all != (at + 1) * count / all;

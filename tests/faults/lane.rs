@@ -1,4 +1,4 @@
-//! A pair of nodes on which faults happen one after the other, and what must hold after each.
+//! A pair of nodes on which faults happen one after another, and the checks after each.
 
 use std::process::{Child, ExitStatus};
 use std::time::Duration;
@@ -11,17 +11,17 @@ use crate::fault::{Fault, is_impossible};
 use crate::nodes::{Node, certificates, controller, pair, plan, read};
 
 pub const RUN: [&str; 4] = ["run", "plan.toml", "--pki", "pki"];
-/// A run of two short trials takes about 3 s; that of a lost node waits for it.
+/// A run of two short trials takes about 3 s. With a lost node, it waits for that node.
 const RUN_LIMIT: Duration = Duration::from_secs(120);
-/// A node whose controller is gone is free again.
+/// Within this time, a node whose controller is gone is free again.
 const FREE_LIMIT: Duration = Duration::from_secs(20);
 
-/// How a run with a fault ended.
+/// Result of a run with a fault.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Survived {
-    /// The controller's exit code; none if it was killed or had no agent.
+    /// The controller's exit code; `None` if it was killed or had no agent.
     pub code: Option<i32>,
-    /// The fault has happened: the system call was reached, for example, and could have it.
+    /// Whether the fault has happened. For a system call: whether it was reached and could get the fault.
     pub injected: bool,
 }
 
@@ -29,7 +29,7 @@ pub struct Lane {
     pub bench: Bench,
     pub nodes: [Node; 2],
     before: [String; 2],
-    /// Memory that an agent and a controller take without a fault, in bytes, once it was measured.
+    /// Memory that an agent and a controller take without a fault, in bytes, once measured.
     pub peaks: [Option<u64>; 2],
 }
 
@@ -43,19 +43,19 @@ impl Lane {
         Self { bench, nodes, before, peaks: [None; 2] }
     }
 
-    /// Starts both agents, that of node a by a command line that begins with these words.
+    /// Starts both agents, that of node a with a command line that begins with these words.
     pub fn start(&mut self, below: &[String]) -> Result<(), Failure> {
         let [a, b] = &mut self.nodes;
         b.ensure_started(&self.bench)?;
         a.start(&self.bench, below)
     }
 
-    /// `ccbench ARGS` to its end.
+    /// Runs `ccbench ARGS` to its end.
     pub fn run(&self, below: &[String], arguments: &[&str]) -> Result<ExitStatus, Failure> {
         self.wait(controller(&self.bench, &self.nodes[0], below, arguments).spawn().unwrap())
     }
 
-    /// Waits for the controller, at most [`RUN_LIMIT`] in naps of 20 ms.
+    /// Waits for the controller, at most [`RUN_LIMIT`], in naps of 20 ms.
     pub fn wait(&self, mut controller: Child) -> Result<ExitStatus, Failure> {
         for _ in 0..RUN_LIMIT.as_millis() / 20 {
             if let Some(status) = controller.try_wait().unwrap() {
@@ -68,7 +68,7 @@ impl Lane {
         Err(Failure::Hangs { printed: self.bench.printed() })
     }
 
-    /// Exit codes that a controller may have after a fault; `kills`: none, too.
+    /// Checks that the controller may have this exit code after a fault. `kills`: it may have none.
     pub fn check_code(&self, status: ExitStatus, kills: bool) -> Result<(), Failure> {
         match status.code() {
             Some(0..=3) => Ok(()),
@@ -77,7 +77,7 @@ impl Lane {
         }
     }
 
-    /// The same, with exit code 0: every trial is ok or degraded.
+    /// Runs with exit code 0: every trial must be ok or degraded.
     pub fn expect_ok(&self, arguments: &[&str]) -> Result<(), Failure> {
         let status = self.run(&[], arguments)?;
         match status.success() {
@@ -86,7 +86,7 @@ impl Lane {
         }
     }
 
-    /// A run with the agent of node a started below these words; `None` if it ended before it listened.
+    /// Runs with node a's agent, whose command line begins with these words. Returns `None` if the agent ended before it listened.
     pub fn run_with_agent(&mut self, below: &[String]) -> Result<Option<ExitStatus>, Failure> {
         match self.start(below) {
             Err(Failure::AgentEnded(AgentLog { node, .. })) if node == self.nodes[0].control => {
@@ -99,7 +99,7 @@ impl Lane {
         }
     }
 
-    /// What holds after a fault of node a's agent, which it may have ended: the next agent undoes what is left.
+    /// Checks what must hold after a fault of node a's agent, which may have ended it: the next agent undoes what is left.
     pub fn check_agent(
         &mut self,
         status: Option<ExitStatus>,
@@ -130,7 +130,7 @@ impl Lane {
         Ok(Survived { code, injected: fault.was_injected(&read(&calls)) })
     }
 
-    /// What holds after a fault of the controller: its run is resumed, or another one is ok.
+    /// Checks what must hold after a fault of the controller: its run is resumed, or another run is ok.
     pub fn check_controller(&mut self, status: ExitStatus, may_end: bool) -> Result<(), Failure> {
         self.check_code(status, may_end)?;
         self.check_logs()?;
@@ -160,13 +160,13 @@ impl Lane {
         self.nodes.iter_mut().try_for_each(|node| node.ensure_started(&self.bench))
     }
 
-    /// New nodes, after a fault that cannot happen.
+    /// Makes new nodes after a fault that cannot happen.
     pub fn again(&mut self) -> Result<Survived, Failure> {
         *self = Self::new();
         Ok(Survived { code: None, injected: false })
     }
 
-    /// Neither the controller nor an agent has panicked.
+    /// Checks that neither the controller nor an agent has panicked.
     pub fn check_logs(&self) -> Result<(), Failure> {
         let agents = self.nodes.iter().map(Node::printed);
         let panicked = |printed: &String| printed.contains("panicked");
@@ -176,17 +176,17 @@ impl Lane {
         }
     }
 
-    /// Waits until these nodes are as they were, and no process is left but agents.
+    /// Waits until these nodes are in their original state and only agents are left as processes.
     pub fn wait_until_free(&self, nodes: &[usize]) -> Result<(), Failure> {
         wait_until_empty(|| self.changes(nodes) + &self.left_processes())
     }
 
-    /// Waits until these nodes are as they were.
+    /// Waits until these nodes are in their original state.
     pub fn wait_until_unchanged(&self, nodes: &[usize]) -> Result<(), Failure> {
         wait_until_empty(|| self.changes(nodes))
     }
 
-    /// How these nodes differ from what they were.
+    /// Returns how these nodes differ from their original state.
     fn changes(&self, nodes: &[usize]) -> String {
         let of = |node: &usize| difference(&self.before[*node], &self.nodes[*node].state());
         nodes.iter().map(of).collect()
@@ -198,9 +198,9 @@ impl Lane {
         left.iter().map(|(pid, line)| format!("+ process {pid}: {line}\n")).collect()
     }
 
-    /// The nodes are as they were, and a run without a fault is ok.
+    /// Checks that the nodes are in their original state and that a run without a fault is ok.
     pub fn check_after(&mut self, arguments: &[&str]) -> Result<(), Failure> {
-        // The other node notices the loss by itself.
+        // The other node must notice the loss by itself.
         self.wait_until_free(&[0, 1])?;
         if !arguments.contains(&"--resume") {
             self.remove_results();
@@ -212,7 +212,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Nothing in the results is torn, and after exit code 0 both trials are there.
+    /// Checks that nothing in the results is torn, and that both trials are there after exit code 0.
     pub fn check_results(&self, is_complete: bool) -> Result<(), Failure> {
         for dir in self.bench.all_results().iter().filter(|dir| dir.join("run.json").exists()) {
             let output = self.bench.run(&["verify", &dir.display().to_string()]);
@@ -228,8 +228,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Whether a trial of the runs failed because a node did not answer, even if it was repeated. That a node got the request too
-    /// late to start on time is another reason.
+    /// Returns whether a trial of the runs failed because a node did not answer, even if the trial was repeated. A request that reaches a
+    /// node too late to start on time is a different reason.
     pub fn lost_a_node(&self) -> bool {
         let journals = self.bench.all_results().into_iter().map(|dir| dir.join("journal.ndjson"));
         let is_lost = |line: &str| line.contains("node_lost") && !line.contains("start_at_ns");
@@ -241,7 +241,7 @@ impl Lane {
     }
 }
 
-/// Waits until nothing is left, at most [`FREE_LIMIT`] in naps of 200 ms.
+/// Waits until nothing is left, at most [`FREE_LIMIT`], in naps of 200 ms.
 fn wait_until_empty(left: impl Fn() -> String) -> Result<(), Failure> {
     for _ in 0..FREE_LIMIT.as_millis() / 200 {
         if left().is_empty() {

@@ -1,9 +1,9 @@
-//! Fault campaign (root, strace): a fault at every system call of an agent and of the controller that changes something, slow
-//! system calls, processes that are stopped or run out of memory, partitions of the control network, and damaged files. After each,
-//! the nodes are as they were, what was written is complete, nothing panics or hangs, and the next run is ok.
+//! Fault campaign (root, strace): a fault at every system call of an agent and of the controller that changes something, slow system calls,
+//! processes that are stopped or run out of memory, partitions of the control network, and damaged files. After each fault, the nodes are
+//! in their original state, what was written is complete, nothing panics or hangs, and the next run is ok.
 //!
-//! `CCBENCH_FAULT_POINTS` is the number of faults of each kind, evenly from all; 0 means all.
-//! `CCBENCH_FAULT=agent:sendto:KILL:17` runs only that one. A failure prints the command that repeats it.
+//! `CCBENCH_FAULT_POINTS` is the number of faults of each kind, spread evenly over all; 0 means all. `CCBENCH_FAULT=agent:sendto:KILL:17`
+//! runs only this fault. A failure prints the command that repeats it.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -33,11 +33,11 @@ use nodes::read;
 use partition::{Partition, partitions};
 use process::{ProcessFault, process_faults};
 
-/// Faults of each kind that `make test-faults` runs.
+/// Number of faults of each kind that `make test-faults` runs.
 const POINTS: usize = 30;
 const PARTITIONS: usize = 18;
 const PROCESS_FAULTS: usize = 24;
-/// Pairs of nodes at the same time. Nothing here depends on their speed.
+/// Number of pairs of nodes that run at the same time. Nothing here depends on their speed.
 const LANES: usize = 4;
 
 #[test]
@@ -80,7 +80,7 @@ fn every_damaged_file_is_survived() {
     run_all(selected(|| sample(damages(), points(POINTS))), Lane::damage);
 }
 
-/// Counts a process's system calls in a run without a fault, and injects faults into some of them.
+/// Counts the system calls of a process in a run without a fault, and injects faults into some of them.
 fn campaign(victim: Victim, count: impl FnOnce(&mut Lane) -> Result<String, Failure>) {
     let _alone = alone();
     let controls = "/proc/sys/net/ipv4/tcp_available_congestion_control";
@@ -101,7 +101,7 @@ fn campaign(victim: Victim, count: impl FnOnce(&mut Lane) -> Result<String, Fail
     assert_eq!(std::fs::read_to_string(controls).unwrap(), before, "congestion controls are left");
 }
 
-/// How many faults of a kind to run.
+/// Returns the number of faults of a kind to run.
 fn points(otherwise: usize) -> usize {
     match std::env::var("CCBENCH_FAULT_POINTS").map(|text| text.parse().unwrap()) {
         Ok(0) => usize::MAX,
@@ -110,7 +110,7 @@ fn points(otherwise: usize) -> usize {
     }
 }
 
-/// The fault that `CCBENCH_FAULT` names, if it is of this kind; without it some of all.
+/// Returns the fault that `CCBENCH_FAULT` names, if it is of this kind. Without the variable, returns some of all faults.
 fn selected<F: FromStr>(some: impl FnOnce() -> Vec<F>) -> Vec<F> {
     let Ok(text) = std::env::var("CCBENCH_FAULT") else { return some() };
     let kinds = [
@@ -123,7 +123,7 @@ fn selected<F: FromStr>(some: impl FnOnce() -> Vec<F>) -> Vec<F> {
     text.parse::<F>().into_iter().collect()
 }
 
-/// Runs faults in several lanes and reports all that are not survived.
+/// Runs faults in several lanes, and reports all that are not survived.
 fn run_all<F: Display + Send>(
     faults: Vec<F>,
     run: impl Fn(&mut Lane, &F) -> Result<Survived, Failure> + Sync,
@@ -145,7 +145,7 @@ fn run_all<F: Display + Send>(
                         format!("{fault}: {why}\nrepeat: CCBENCH_FAULT={fault} make test-faults\n");
                     eprintln!("{why}");
                     failures.lock().unwrap().push(why);
-                    // The next fault has nodes without history.
+                    // The next fault gets new nodes.
                     lane = None;
                 }
             }

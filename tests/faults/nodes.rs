@@ -14,7 +14,7 @@ use crate::failure::{AgentLog, Failure};
 
 const LISTEN_LIMIT: Duration = Duration::from_secs(30);
 const STOP_LIMIT: Duration = Duration::from_secs(10);
-/// The control network, and that of the data.
+/// The control interface, and the data interface.
 const DEVS: [&str; 2] = ["c", "v"];
 
 /// A node of the testbed.
@@ -34,14 +34,14 @@ impl Node {
         node
     }
 
-    /// What a trial may change in this namespace. Other lanes change the machine's congestion controls.
+    /// Returns what a trial may change in this namespace. Excludes the machine's congestion controls, which other lanes change.
     pub fn state(&self) -> String {
         let state = everything(|command| self.namespace.shell(command), &DEVS);
         let is_own = |line: &&str| !line.contains("_congestion_control = ");
         state.lines().filter(is_own).map(|line| format!("{line}\n")).collect()
     }
 
-    /// Starts its agent by a command line that begins with these words. An agent with a fault may end before it listens.
+    /// Starts its agent with a command line that begins with these words. An agent with a fault may end before it listens.
     pub fn start(&mut self, bench: &Bench, below: &[String]) -> Result<(), Failure> {
         self.stop()?;
         let mut command = self.namespace.enter();
@@ -50,11 +50,11 @@ impl Node {
         command.arg(self.dir.join("state")).arg("--tls-ca").arg(bench.path("pki/ca.pem"));
         command.arg("--tls-cert").arg(bench.path(&format!("pki/{}.pem", self.control)));
         command.arg("--tls-key").arg(bench.path(&format!("pki/{}.key", self.control)));
-        // `Bench::processes` finds its processes by it.
+        // By this variable, `Bench::processes` finds its processes.
         command.env("CCBENCH_STATE", bench.path("state"));
         command.stdout(Stdio::null()).stderr(File::create(self.log()).unwrap());
         self.agent = Some(command.spawn().unwrap());
-        // Its log may have the fault.
+        // The fault may also affect its log.
         for _ in 0..LISTEN_LIMIT.as_millis() / 20 {
             if !self.is_alive() {
                 return Err(self.failure(Failure::AgentEnded));
@@ -67,12 +67,12 @@ impl Node {
         Err(self.failure(Failure::NotListening))
     }
 
-    /// Starts its agent if it does not run.
+    /// Starts its agent unless it is running.
     pub fn ensure_started(&mut self, bench: &Bench) -> Result<(), Failure> {
         if self.is_alive() { Ok(()) } else { self.start(bench, &[]) }
     }
 
-    /// A failure of its agent, which runs or has ended.
+    /// Returns a failure of its agent, which may be running or have ended.
     pub fn failure(&self, of: fn(AgentLog) -> Failure) -> Failure {
         of(AgentLog { node: self.control, printed: self.printed() })
     }
@@ -81,33 +81,33 @@ impl Node {
         self.dir.join("log")
     }
 
-    /// What the agent has printed.
+    /// Returns what the agent has printed.
     pub fn printed(&self) -> String {
         std::fs::read_to_string(self.log()).unwrap_or_default()
     }
 
-    /// Drops what it sends to this address from now on, or again sends it.
+    /// Drops all packets to this address from now on, or stops doing so.
     pub fn cut(&self, address: &str, is_cut: bool) {
         let op = if is_cut { "add" } else { "del" };
         self.namespace.shell(&format!("ip route {op} blackhole {address}/32"));
     }
 
-    /// Whether its agent runs.
+    /// Returns whether its agent is running.
     pub fn is_alive(&mut self) -> bool {
         self.agent.as_mut().is_some_and(|agent| agent.try_wait().unwrap().is_none())
     }
 
-    /// Sends its agent a signal, if it runs.
+    /// Sends a signal to its agent if it is running.
     pub fn signal(&self, signal: Signal) {
         send(self.pid(), signal);
     }
 
-    /// The process of its agent, or of what it was started by.
+    /// Returns the process of its agent, or the process that started it.
     pub fn pid(&self) -> Option<u32> {
         self.agent.as_ref().map(Child::id)
     }
 
-    /// Ends its agent by SIGTERM. One that does not end is killed, and that is an error.
+    /// Ends its agent with SIGTERM. An agent that does not end is killed, which is an error.
     pub fn stop(&mut self) -> Result<(), Failure> {
         let Some(mut agent) = self.agent.take() else { return Ok(()) };
         let pids = agents_below(agent.id());
@@ -135,14 +135,14 @@ impl Drop for Node {
     }
 }
 
-/// Sends a process a signal; it may have ended.
+/// Sends a signal to a process, which may have ended.
 pub fn send(pid: Option<u32>, signal: Signal) {
     if let Some(pid) = pid.and_then(|pid| Pid::from_raw(pid as i32)) {
         let _ = kill_process(pid, signal);
     }
 }
 
-/// This process, or its children that are agents if it is strace.
+/// Returns this process or, if it is strace, its children that are agents.
 fn agents_below(pid: u32) -> Vec<u32> {
     let name = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     if name(pid).trim() != "strace" {
@@ -151,7 +151,7 @@ fn agents_below(pid: u32) -> Vec<u32> {
     children(pid)
 }
 
-/// Node a, which shapes and sends, and node b.
+/// Returns node a, which shapes and sends, and node b.
 pub fn pair(bench: &Bench) -> [Node; 2] {
     let nodes = [Node::new(bench, "a", "10.8.0.1"), Node::new(bench, "b", "10.8.0.2")];
     let [a, b] = &nodes;
@@ -168,7 +168,7 @@ pub fn pair(bench: &Bench) -> [Node; 2] {
     nodes
 }
 
-/// The certificates of both nodes and of the controller.
+/// Creates the certificates of both nodes and of the controller.
 pub fn certificates(bench: &Bench) {
     for arguments in
         [&["init", "pki"][..], &["node", "pki", "10.8.0.1"], &["node", "pki", "10.8.0.2"]]
@@ -178,12 +178,12 @@ pub fn certificates(bench: &Bench) {
     }
 }
 
-/// `ccbench ARGS` on node a, by a command line that begins with these words. It prints into the files of [`Bench::printed`].
+/// Returns `ccbench ARGS` on node a, with a command line that begins with these words. It prints to the files of [`Bench::printed`].
 pub fn controller(bench: &Bench, node: &Node, below: &[String], arguments: &[&str]) -> Command {
     controller_into(bench, node, below, arguments, ["out", "err"])
 }
 
-/// The same, with other files.
+/// Returns the same, with other files.
 pub fn controller_into(
     bench: &Bench,
     node: &Node,
@@ -199,8 +199,8 @@ pub fn controller_into(
     command
 }
 
-/// Trials of 300 ms that change what a trial can change: a kernel link and a userspace link, a sysctl, offloads, a congestion
-/// control of ccbench's.
+/// Writes a plan with trials of 300 ms that change all that a trial can change: a kernel link and a userspace link, a sysctl, offloads, one
+/// of ccbench's congestion controls.
 pub fn plan(bench: &Bench) -> PathBuf {
     bench.write(
         "plan.toml",
@@ -244,7 +244,7 @@ flows = ["f"]
     )
 }
 
-/// A file as text; empty if it cannot be read.
+/// Returns a file as text; empty if it cannot be read.
 pub fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }

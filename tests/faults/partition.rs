@@ -1,4 +1,4 @@
-//! Partitions of the control network.
+//! Tests partitions of the control network.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,17 +10,17 @@ use crate::nodes::controller;
 
 /// When a partition begins, after the start of the controller: while it connects, prepares, runs each trial, and at the end.
 const AT_MS: [u64; 6] = [100, 400, 800, 1_200, 1_800, 2_600];
-/// Shorter than the silence that is tolerated, and longer.
+/// Shorter and longer than the tolerated silence.
 const LENGTH_MS: [u64; 2] = [2_000, 8_000];
 const DIRECTIONS: [(&str, [bool; 2]); 3] =
     [("to", [true, false]), ("from", [false, true]), ("both", [true, true])];
 
-/// Node b is cut off from the controller on node a; as text `partition:to:400:2000`.
+/// Cuts node b off from the controller on node a. Written as `partition:to:400:2000`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partition {
     /// "to" node b, "from" it, or "both".
     direction: &'static str,
-    /// Drop what goes to node b, and what comes from it.
+    /// Whether to drop what goes to node b, and what comes from it.
     drops: [bool; 2],
     at_ms: u64,
     length_ms: u64,
@@ -54,7 +54,7 @@ impl FromStr for Partition {
     }
 }
 
-/// Each length, phase and direction.
+/// Returns every combination of length, phase and direction.
 pub fn partitions() -> Vec<Partition> {
     let mut partitions = Vec::new();
     for length_ms in LENGTH_MS {

@@ -1,4 +1,4 @@
-//! Processes that are stopped for a time, replaced meanwhile, or killed because memory ends.
+//! Tests processes that are stopped for a time, replaced meanwhile, or killed because memory runs out.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,21 +15,21 @@ use crate::nodes::{controller, controller_into, read, send};
 
 /// When a process is stopped, after the start of the controller: while nodes are prepared, in each trial, and at the end.
 const AT_MS: [u64; 4] = [400, 1_200, 1_800, 2_600];
-/// Shorter than the silence that is tolerated, and longer.
+/// Shorter and longer than the tolerated silence.
 const LENGTH_MS: [u64; 2] = [1_500, 8_000];
-/// When a controller is stopped that another one replaces: while nodes are prepared, and in each trial.
+/// When a controller that is replaced by another one is stopped: while nodes are prepared, and in each trial.
 const RIVAL_AT_MS: [u64; 3] = [800, 1_200, 1_800];
-/// Memory limits in percent of what the process takes without one. Below 40 % it hardly starts.
+/// Memory limits in percent of what the process takes without a limit. Below 40 %, it hardly starts.
 const PERCENT: [u64; 10] = [40, 45, 50, 55, 60, 65, 70, 75, 80, 85];
 
-/// What happens to a process; as text `stop:agent:400:8000`, `rival:800` or `oom:agent:70`.
+/// What happens to a process. Written as `stop:agent:400:8000`, `rival:800` or `oom:agent:70`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProcessFault {
-    /// SIGSTOP, and SIGCONT later.
+    /// SIGSTOP, later SIGCONT.
     Stop { victim: Victim, at_ms: u64, length_ms: u64 },
-    /// SIGSTOP of the controller, and SIGCONT when another one has used the nodes.
+    /// SIGSTOP of the controller, and SIGCONT after another one has used the nodes.
     Rival { at_ms: u64 },
-    /// Its control group has less memory than it takes.
+    /// Its control group has less memory than the process takes.
     OutOfMemory { victim: Victim, percent: u64 },
 }
 
@@ -71,7 +71,7 @@ impl FromStr for ProcessFault {
     }
 }
 
-/// All of them. Without control groups that limit memory there are none of that kind.
+/// Returns all of them. None are about memory if there are no control groups that limit it.
 pub fn process_faults() -> Vec<ProcessFault> {
     let mut all = Vec::new();
     let limits_memory = MemoryGroup::new().is_some();
@@ -119,7 +119,7 @@ impl Lane {
         Ok(Survived { code: status.code(), injected: true })
     }
 
-    /// The second controller's run is ok as soon as the nodes are free; the first one does not disturb what it finds then.
+    /// The second controller's run is ok as soon as the nodes are free. The first controller then disturbs nothing.
     fn replace_controller(&mut self, at_ms: u64) -> Result<Survived, Failure> {
         self.ensure_started()?;
         let files = ["first-out", "first-err"];
@@ -165,7 +165,7 @@ impl Lane {
         Ok(Survived { code, injected: group.kills() > 0 })
     }
 
-    /// The memory that a process takes in a run without a fault, in bytes.
+    /// Returns the memory that a process takes in a run without a fault, in bytes.
     fn measure_peak(&mut self, victim: Victim) -> Result<u64, Failure> {
         let group = MemoryGroup::new().unwrap();
         let (below, plain) = (group.below(), Vec::new());
@@ -183,7 +183,7 @@ impl Lane {
         Ok(peak)
     }
 
-    /// The next fault has an agent without a limit, and no results.
+    /// Prepares for the next fault: an agent without a limit, and no results.
     fn check_after_measurement(&mut self) -> Result<(), Failure> {
         self.start(&[])?;
         self.wait_until_free(&[0, 1])?;

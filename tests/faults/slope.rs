@@ -1,4 +1,4 @@
-//! Memory and descriptors over many trials: a line through the second half of the samples, in which what is allocated once has been,
+//! Tests memory and descriptors over many trials: a line fitted to the second half of the samples, when all one-time allocations are done,
 //! must not rise by more than a stated bound.
 
 use std::time::Duration;
@@ -10,26 +10,26 @@ use crate::lane::{Lane, RUN};
 use crate::nodes::read;
 use crate::points;
 
-/// Trials of the simulator, in `make soak` and in `make test-faults`.
+/// Simulated trials in `make soak` and in `make test-faults`.
 const SIMULATED: [usize; 2] = [10_000, 400];
-/// Runs of two trials each on two nodes: 2000 trials in `make soak`, which take about an hour, and 24.
+/// Runs of two trials each on two nodes: 2000 trials in `make soak`, which take about an hour, and 24 in `make test-faults`.
 const RUNS: [usize; 2] = [1_000, 12];
-/// A controller keeps the journal's entry of every trial, with the digest of every file.
+/// A controller keeps the journal entry of every trial, with the digest of every file.
 const CONTROLLER: Bound = Bound { once: 16 << 20, per_trial: 16 << 10 };
-/// An agent keeps nothing of a trial.
+/// An agent keeps nothing from a trial.
 const AGENT: Bound = Bound { once: 4 << 20, per_trial: 1 << 10 };
-/// How much the number of open descriptors may rise, at all: samples during a trial find files that are open for a moment.
+/// How much the number of open descriptors may rise in total: samples during a trial see files that are open briefly.
 const DESCRIPTORS: f64 = 4.0;
-/// Milliseconds between samples of a controller, whose journal is read each time.
+/// Milliseconds between samples of a controller. The journal is read for each sample.
 const SAMPLE_MS: [usize; 2] = [1_000, 50];
 
-/// How much the memory of a process may rise, in bytes: by caches and fragments, and for each trial.
+/// How much the memory of a process may rise, in bytes: once, because of caches and fragmentation, and per trial.
 struct Bound {
     once: u64,
     per_trial: u64,
 }
 
-/// What a process has after a number of trials.
+/// What a process uses after a number of trials.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     trials: f64,
@@ -38,7 +38,7 @@ struct Sample {
 }
 
 impl Sample {
-    /// `None` if the process has ended.
+    /// Returns `None` if the process has ended.
     fn of(pid: u32, trials: usize) -> Option<Self> {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -49,7 +49,7 @@ impl Sample {
     }
 }
 
-/// The slope of the line of least squares through these points; 0 if they have one abscissa.
+/// Returns the slope of the least-squares line through these points; 0 if all have the same abscissa.
 fn slope(points: &[(f64, f64)]) -> f64 {
     let count = points.len().max(1) as f64;
     let mean_x = points.iter().map(|(x, _)| x).sum::<f64>() / count;
@@ -87,7 +87,7 @@ fn check(process: &str, samples: &[Sample], bound: &Bound) {
     );
 }
 
-/// Of two numbers, for `make soak` and for `make test-faults`, the one that applies.
+/// Returns the applicable one of two numbers, for `make soak` and for `make test-faults`.
 fn count(of: [usize; 2]) -> usize {
     if points(1) == usize::MAX { of[0] } else { of[1] }
 }
@@ -142,7 +142,7 @@ fn a_controller_does_not_grow_by_simulated_trials() {
         let dirs = bench.all_results();
         let journal = dirs.first().map(|dir| read(&dir.join("journal.ndjson")));
         let done = journal.unwrap_or_default().matches("\"event\":\"trial_end\"").count();
-        // What follows the last trial, the summary of all, is not a part of any.
+        // What follows the last trial, the summary of all, is not part of any trial.
         if (1..trials).contains(&done) {
             samples.extend(Sample::of(controller.id(), done));
         }

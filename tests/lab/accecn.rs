@@ -1,11 +1,11 @@
-//! AccECN (RFC 9768) in the lab's own kernel: Prague negotiates it by its flags, and its sender counts the marks of the queue.
+//! Tests AccECN (RFC 9768) in the lab's own kernel: Prague negotiates it with its flags, and its sender counts the queue's marks.
 
 use ccbench_tests::{Bench, csv, source_root, text};
 use polars::prelude::*;
 
 use crate::acks::table;
 
-/// The feedback modes of the kernel, best first.
+/// The kernel's feedback modes, best first.
 const MODES: [&str; 4] = ["accecn_struct_ops", "accecn_sysctl", "dctcp_feedback", "rfc3168"];
 
 fn marks_are_counted(engine: &[&str]) {
@@ -30,7 +30,7 @@ fn marks_are_counted(engine: &[&str]) {
         let modes = &record["sessions"][0]["nodes"][node]["ecn"];
         assert_eq!(*modes, serde_json::json!(MODES), "{node}");
     }
-    // A trial whose senders counted other marks than the links made is degraded (`ce_count_off`).
+    // A trial is degraded (`ce_count_off`) if its senders counted different marks than the links made.
     let trials = csv(&bench.results().join("trials.csv"));
     assert_eq!(trials[0]["status"], "ok", "{}", text(&done));
     let events = table(&bench, "events", 0);

@@ -1,4 +1,4 @@
-//! `sample.acks` on every kernel of the lab and in both engines, by the hook that the kernel supports.
+//! Tests `sample.acks` on every kernel of the lab and in both engines, with the hook that the kernel supports.
 
 use std::fs::File;
 
@@ -9,13 +9,13 @@ use crate::plan;
 
 const KERNELS: [&str; 4] = ["own", "6.1", "6.12", "7.2"];
 
-/// The rows of a table in the only trial of a point.
+/// Returns the rows of a table in the only trial of a point.
 pub fn table(bench: &Bench, name: &str, point: usize) -> DataFrame {
     let path = format!("tables/{name}/point={point}/trial-01/part-0.parquet");
     ParquetReader::new(File::open(bench.results().join(path)).unwrap()).finish().unwrap()
 }
 
-/// The numbers of a column, of rows of the sender's data connection.
+/// Returns the numbers of a column, in the rows of the sender's data connection.
 fn numbers(frame: &DataFrame, column: &str) -> Vec<u64> {
     let sender = frame.clone().lazy().filter(
         col("flow_id")
@@ -53,7 +53,7 @@ fn every_acknowledgement_has_a_row_in_uml() {
     assert_complete(&bench, 0, "uml");
 }
 
-/// The sender's rows are all of its acknowledgements, in their order.
+/// Checks that the sender's rows are all its acknowledgements, in order.
 fn assert_complete(bench: &Bench, point: usize, kernel: &str) {
     let (counts, acks) = (table(bench, "ack_counts", point), table(bench, "acks", point));
     let hooks = counts.column("hook").unwrap().str().unwrap();
@@ -64,7 +64,7 @@ fn assert_complete(bench: &Bench, point: usize, kernel: &str) {
         segments.len() > 500 && segments.windows(2).all(|two| two[0] + 1 == two[1]),
         "{kernel}"
     );
-    // After the acknowledgement: the first row has what it brought.
+    // After the acknowledgement: the first row includes its effect.
     assert!(numbers(&acks, "delivered_pkts")[0] > 0, "{kernel}");
     let events = table(bench, "tcp_events", point);
     let kinds: Vec<_> = events.column("kind").unwrap().str().unwrap().iter().flatten().collect();

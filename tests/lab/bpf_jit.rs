@@ -1,13 +1,13 @@
-//! The BPF JIT of the engine uml, a patch of ours, compared with the kernel's interpreter: the same trials have the same tables with
-//! either. An earlier version of the patch made programs read zeros, which gave plausible numbers and no error.
+//! Compares the BPF JIT of the engine uml, a patch of ours, with the kernel's interpreter: the same trials must have the same tables. An
+//! earlier version of the patch made programs read zeros, which gave plausible numbers and no error.
 
 use ccbench_tests::run_files::{Contents, tables};
 use ccbench_tests::{Bench, text};
 
 use crate::{path_with, plan};
 
-/// What BPF programs compute here: congestion controls by struct_ops (`ect1` adds the classifier on tcx), rows at every
-/// acknowledgement by fexit and tp_btf, and the program that sets the congestion control before the handshake.
+/// What BPF programs compute here: congestion controls through struct_ops (`ect1` adds the classifier on tcx), rows at every
+/// acknowledgement through fexit and tp_btf, and the program that sets the congestion control before the handshake.
 const SCHEMES: [(&str, &str); 7] = [
     ("vegas", ""),
     ("ta", ""),
@@ -18,11 +18,11 @@ const SCHEMES: [(&str, &str); 7] = [
     ("bbr3", ""),
 ];
 
-/// `nsenter` and iperf3 in the guest: under the names of tools that a trial does not need.
+/// `nsenter` and iperf3 in the guest, under the names of tools that a trial does not need.
 const NSENTER: &str = "dmesg";
 const REAL_IPERF3: &str = "tcpdump";
 
-/// A point for each of ccbench's congestion controls.
+/// Returns a plan with a point for each of ccbench's congestion controls.
 fn plan_with_all_schemes() -> String {
     let instance =
         |(name, more): &(&str, &str)| format!("[cc.own_{name}]\nalgorithm = \"{name}\"\n{more}");
@@ -35,14 +35,14 @@ fn plan_with_all_schemes() -> String {
     )
 }
 
-/// The tables of a run in which the nodes load BPF programs after `bpf_jit_enable` was set: agents ask iperf3 for its version when
-/// they describe their node, as root and before any program of a trial is loaded. The sysctl exists only in the first network
-/// namespace. It is not an argument of the kernel here, because those go into its random numbers.
+/// Returns the tables of a run in which the nodes load BPF programs after `bpf_jit_enable` was set: agents ask iperf3 for its version when
+/// they describe their node, as root and before any program of a trial is loaded. The sysctl exists only in the first network namespace. It
+/// is not set on the kernel's command line, which would change the kernel's random numbers.
 fn run(bpf_jit_enable: u8) -> Contents {
     let bench = Bench::new();
     let file = "/proc/sys/net/core/bpf_jit_enable";
     let set = format!("echo {bpf_jit_enable} > {file}");
-    // `read` fails although it has the value: the shell reads byte by byte, and the second read of a sysctl finds its end.
+    // `read` fails although it has the value: the shell reads byte by byte, and the second read of a sysctl returns end of file.
     let is_set = format!("{{ read is < {file}; [ $is = {bpf_jit_enable} ]; }}");
     let iperf3 = format!(
         "#!/bin/sh\ncase \"$*\" in *--version*) /bin/{NSENTER} -t 1 -n /bin/sh -c '{set} && {is_set}' || exit 1;; esac\n\
@@ -60,7 +60,7 @@ fn run(bpf_jit_enable: u8) -> Contents {
         assert!(version.as_str().is_some_and(|text| !text.is_empty()), "{file}, {node}: {record}");
     }
     let mut found = tables(&bench);
-    // Events have the digest of the userland, which includes the script.
+    // Events contain the digest of the userland, which includes the script.
     found.retain(|name, _| !name.starts_with("events/"));
     found
 }

@@ -1,4 +1,4 @@
-//! Inner state of congestion controls begins after the handshake.
+//! Tests that the state rows of congestion controls begin after the handshake.
 
 use ccbench_tests::{Bench, text};
 use polars::prelude::*;
@@ -6,11 +6,11 @@ use polars::prelude::*;
 use crate::acks::table;
 use crate::plan;
 
-/// Connections; each has its own random first sequence number.
+/// Number of connections. Each has its own random initial sequence number.
 const FLOWS: usize = 8;
 
-/// The acknowledgement of a SYN arrives before the kernel initialises the congestion control. In the zeroed state, it ended a round
-/// of DCTCP for half of all first sequence numbers: a row with alpha 0 instead of 1024 (at most one sixteenth less after a window).
+/// The acknowledgement of a SYN arrives before the kernel initialises the congestion control. With the zeroed state, it ended a round of
+/// DCTCP for half of all initial sequence numbers: a row with alpha 0 instead of 1024 (at most one sixteenth less after a window).
 #[test]
 fn no_row_of_dctcp_is_from_before_its_initialisation() {
     let bench = Bench::new();

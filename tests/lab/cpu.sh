@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# The engine uml on other CPUs (make test-lab-cpu): runs the same trials here and in emulated machines, and compares the digests of
-# all tables. Usage: cpu.sh DIRECTORY [MODEL ...]
+# Tests the engine uml on other CPUs (make test-lab-cpu): runs the same trials here and in emulated machines, and compares the digests of
+# all tables.
+# Usage: cpu.sh DIRECTORY [MODEL ...]
 #   DIRECTORY  has the programs ccbench and ccbench-agent
 #   MODEL      as in `qemu-system-x86_64 -cpu help`; default: Nehalem (x86-64-v2, no XSAVE) and Haswell-noTSX (AVX2, FMA)
-# An emulated machine boots a stock Debian kernel, on another date. Its root file system, in memory, is a chroot here: both have the same programs.
-# CCBENCH_CPU_LIMIT_S (2400) is the time that a machine may take. Needs no network once both kernels are built, no root where
-# unprivileged user namespaces are allowed, and 5 GB of memory; with that much for each model, they run at the same time.
+# An emulated machine boots a stock Debian kernel on another date. Its root file system, in memory, is a chroot here, so both have the same
+# programs. CCBENCH_CPU_LIMIT_S (2400) is the time that a machine may take. Needs no network once both kernels are built, no root where
+# unprivileged user namespaces are allowed, and 5 GB of memory. With that much for each model, the machines run at the same time.
 set -euo pipefail
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
@@ -24,7 +25,7 @@ for tool in qemu-system-x86_64 python3 iperf3 strip unshare chroot ldd; do
     command -v "$tool" >/dev/null || die "$tool is missing: run \`scripts/setup.sh --lab\`"
 done
 
-# Builds or fetches a kernel if it is missing; the last line is its path.
+# Builds or fetches a kernel if it is missing. The last line of output is its path.
 kernel() { "$programs/ccbench" lab build "$@" | tail -n 1; }
 uml=$(kernel --engine uml)
 stock=$(kernel --kernel 6.12)
@@ -43,7 +44,7 @@ trap 'exit 130' INT TERM
 root=$work/root
 mkdir -p "$root"/{dev,etc,lab,proc,run,sys,tmp,home}
 
-# A program of this machine with its libraries, under the same name or the one that is given.
+# Adds a program of this machine with its libraries, under the same name or the given one.
 add() { # PROGRAM [NAME]
     local file to library
     file=$(command -v "$1")
@@ -65,7 +66,7 @@ for program in ccbench ccbench-agent; do
 done
 cache=/cache/ccbench/lab/$(basename "$(dirname "$uml")")
 mkdir -p "$root$cache"
-# What `ccbench` looks for; an interrupted build may have left more.
+# The files that `ccbench` looks for. An interrupted build may have left more.
 for file in release version vmlinux; do cp "$(dirname "$uml")/$file" "$root$cache/"; done
 cp "$here/../../plans/lab/judge.toml" "$root/home/plan.toml"
 echo 'root:x:0:0::/home:/bin/bash' >"$root/etc/passwd"
@@ -86,7 +87,7 @@ shopt -s globstar
 for table in **/*.parquet; do echo "table $(sha256sum "$table")"; done
 echo "all tables are printed"
 END
-# Process 1 of an emulated machine. What is on its way to the serial line is lost if it ends at once.
+# Process 1 of an emulated machine. If it ended at once, output on its way to the serial line would be lost.
 cat >"$root/init" <<'END'
 #!/bin/bash
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C
@@ -101,7 +102,7 @@ echo b >/proc/sysrq-trigger
 END
 chmod +x "$root/lab/trials" "$root/init"
 
-# Before the run here, which writes into the directory.
+# Precedes the run here, which writes to the directory.
 python3 - "$root" "$work/initramfs" <<'END'
 import os, stat, sys
 
@@ -141,7 +142,7 @@ emulated_run() { # MODEL
         -rtc base=2031-02-03T04:05:06 -kernel "$stock" \
         -initrd "$work/initramfs" -append "console=ttyS0 panic=-1 quiet loglevel=1 mitigations=off"
 }
-# Runs a command with its output in NAME.console, and writes the lines of tables to NAME.tables.
+# Runs a command with its output in NAME.console, and writes the lines about tables to NAME.tables.
 tables() { # NAME COMMAND...
     local name=$1 start=$SECONDS
     shift

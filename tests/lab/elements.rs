@@ -1,28 +1,28 @@
-//! Compares elements of ccbench's links with the kernel's, as `judge.rs` does with queues.
+//! Compares elements of ccbench's links with the kernel's, as `judge.rs` compares queues.
 
 use crate::judge::{
     ALL, LOST_ONE, LOST_TWO, Measure, PACKET_US, SRTT_ONE, SRTT_TWO, SUM, assert_alike, compare,
 };
 
-/// An acknowledgement with a timestamp on the line of 150 kbit/s.
+/// Time of an acknowledgement with a timestamp on the line of 150 kbit/s.
 const ACK_US: f64 = 66.0 * 8.0 / 0.15;
 
 fn alike(line_us: f64, levels: &[&str], measures: &[Measure]) {
     assert_alike(&compare("elements.toml", ("element", line_us), levels, measures));
 }
 
-/// With this share of the kernel's mean as tolerance.
+/// Returns the measure with this share of the kernel's mean as tolerance.
 fn within(share: f64, (scope, subject, metric, stat, _, own): Measure) -> Measure {
     (scope, subject, metric, stat, share, own)
 }
 
-/// Packets leave when there are tokens for them, in userspace, too.
+/// In userspace, too, packets leave when there are tokens for them.
 #[test]
 fn token_buckets_and_slots_are_the_kernels() {
     alike(0.0, &["tbf", "slot"], &ALL);
 }
 
-/// Which packets find an empty bucket is chance, and what is lost decides how long the link stays idle.
+/// Chance determines which packets find an empty bucket, and the losses determine how long the link stays idle.
 #[test]
 fn policer_is_the_kernels() {
     let measures = [within(0.04, SUM), SRTT_ONE, SRTT_TWO, LOST_ONE, LOST_TWO];

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Both engines of the lab: runs the comparison of queues and elements, the coupling of DualPI2, published experiments and the plans at
-# 3 Gbit/s on each, compares the two runs of each point by point with the tolerances of docs/lab.md, and writes the tables.
+# Compares both engines of the lab: runs the comparison of queues and elements, the coupling of DualPI2, published experiments and the plans
+# at 3 Gbit/s on each, compares the two runs of each point by point with the tolerances of docs/lab.md, and writes the tables.
 # Usage: engines.sh CCBENCH DIRECTORY [EXPERIMENT ...]
 #   CCBENCH     the program; builds a kernel that is missing
-#   DIRECTORY   gets the results, in EXPERIMENT-ENGINE; what `ccbench compare` prints, in EXPERIMENT.txt, and its tables, in EXPERIMENT.csv
-#               and EXPERIMENT-claims.csv; engines.md has all of them. Complete runs are not repeated and others are resumed, so that
-#               the same command continues an interrupted one
+#   DIRECTORY   gets the results in EXPERIMENT-ENGINE, the output of `ccbench compare` in EXPERIMENT.txt, and its tables in EXPERIMENT.csv
+#               and EXPERIMENT-claims.csv; engines.md has all of them. Complete runs are not repeated and others are resumed, so the same
+#               command continues an interrupted one
 #   EXPERIMENT  a name below; default: all
-# ENGINES=uml runs only that engine. On two CPUs all take about a quarter of an hour with uml, and ten times as long with qemu.
-# Exit codes: 0; 1 if a run failed, or points do not agree; 2 for wrong arguments. Claims that do not hold are results, not failures.
+# ENGINES=uml runs only that engine. On two CPUs, all experiments take about a quarter of an hour with uml, and ten times as long with qemu.
+# Exit codes: 0; 1 if a run failed or points do not agree; 2 for wrong arguments. Claims that do not hold are results, not failures.
 set -euo pipefail
 export LC_ALL=C.UTF-8
 [ $# -ge 2 ] || {
@@ -21,14 +21,14 @@ out=$(cd "$2" && pwd)
 shift 2
 plans=$(cd "$(dirname "$0")/../../plans" && pwd)
 engines=${ENGINES:-uml qemu}
-# What is quick comes first.
+# Fast experiments run first.
 all=(vegas_friendliness bufferbloat blockages_cheap blockages_faithful mmwave_3gbit coexistence_1v1 coexistence_5v5 coexistence_10v1
     judge judge_netem judge_fq elements coupling_prague coupling_dctcp)
 experiments=("$@")
 [ ${#experiments[@]} -gt 0 ] || experiments=("${all[@]}")
 
-# Sets `arguments`; `dilation`, that of docs/benchmarks.md, or empty for a calibration; and `tolerances` that differ from the usual ones,
-# as in docs/lab.md.
+# Sets `arguments`; `dilation`, that of docs/benchmarks.md, or empty for a calibration; and the `tolerances` that differ from the usual
+# ones, as in docs/lab.md.
 define() { # EXPERIMENT
     local short=(--set repeat=3 --set gap=1s --set phases.0.length=8s --set phases.1.length=12s --set phases.2.length=13s)
     dilation= tolerances=throughput_sum=2,srtt=6,retransmission_share=25
@@ -60,7 +60,7 @@ define() { # EXPERIMENT
     esac
 }
 
-# The last results directory that is complete, or that is not; fails if there is none.
+# Prints the last results directory that is complete or incomplete. Fails if there is none.
 results() { # complete|incomplete EXPERIMENT-ENGINE
     local record status found=
     for record in "$out/$2"/*/run.json; do
@@ -84,7 +84,7 @@ run() { # EXPERIMENT ENGINE
     echo "== $1, engine $2: ccbench ${command[*]}"
     "$ccbench" "${command[@]}" || code=$?
     echo $((SECONDS - start)) >>"$out/$name.seconds"
-    # 4: a claim does not hold.
+    # Exit code 4: a claim does not hold.
     case $code in
     0 | 4) echo "== $1, engine $2: $((SECONDS - start)) s, exit code $code" ;;
     130) exit 130 ;;
@@ -138,7 +138,7 @@ def head(*cells):
     return line(*cells) + "|" + "---|" * len(cells) + "\n"
 
 
-# Units of the summary, and those of the tables.
+# Units of the summary, with those of the tables.
 SCALES = {"bit/s": (1e-6, "Mbit/s"), "us": (1e-3, "ms"), "1": (100.0, "%")}
 
 

@@ -1,4 +1,4 @@
-//! `--jobs`: concurrent trials have the same results as sequential ones, and end with the controller.
+//! Tests `--jobs`: concurrent trials have the same results as sequential ones, and end with the controller.
 
 use std::path::Path;
 use std::process::Child;
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::plan;
 use crate::uml::{descendants, started_at};
 
-/// The plan with this number of trials, each of this length.
+/// Writes the plan with this number of trials, each of this length.
 fn plan_file(bench: &Bench, repeat: u32, length: &str) -> String {
     let text = plan(1).replace("seed = 1", &format!("seed = 1\nrepeat = {repeat}"));
     let text = text.replace("length = \"3s\"", &format!("length = \"{length}\""));
@@ -49,7 +49,7 @@ fn results_are_the_same_for_any_number_of_jobs_in_qemu() {
     same_for_any_number_of_jobs(&["--engine", "qemu", "--dilation", "5"]);
 }
 
-/// A run with two trials at the same time, once both have begun, and the processes of both guests.
+/// Starts a run with two trials at the same time. Returns once both have begun, with the processes of both guests.
 fn started(bench: &Bench, plan: &str) -> (Child, Vec<(u32, u64)>) {
     let mut controller =
         bench.spawn(&[&arguments(&["run", plan], "2"), ["--engine", "uml"].as_slice()].concat());
@@ -87,7 +87,7 @@ fn no_guest_survives_a_killed_controller() {
     wait_for_the_end_of(&guests);
 }
 
-/// Ctrl-C discards both running trials; the resumed run has the results of one that was not interrupted.
+/// Ctrl-C discards both running trials. The resumed run has the results of an uninterrupted one.
 #[test]
 fn an_interrupted_run_is_resumed() {
     let bench = Bench::new();
@@ -114,7 +114,7 @@ fn an_interrupted_run_is_resumed() {
     assert_equal(&tables(&whole), &tables(&bench));
 }
 
-/// A trial that cannot be prepared does not end another one.
+/// A trial that cannot be prepared does not end the other one.
 #[test]
 fn a_failed_trial_fails_only_itself() {
     let bench = Bench::new();

@@ -1,12 +1,12 @@
-//! Compares ccbench's queues with the kernel's in each engine, and the engines with each other: the same plans, five seeds each.
-//! `elements.rs` does so with elements of links.
+//! Compares ccbench's queues with the kernel's in each engine, and the engines with each other: the same plans with five seeds each.
+//! `elements.rs` does the same for elements of links.
 
 use std::collections::BTreeMap;
 
 use ccbench_tests::{Bench, csv, source_root, text};
 
-/// What is compared: scope, subject, metric, statistic, and how far the means over the seeds may be apart, of the
-/// kernel's mean and in the metric's own unit (the larger counts). Both are about twice what five seeds scatter.
+/// What is compared: scope, subject, metric, statistic, and the allowed difference of the means over the seeds, both relative to the
+/// kernel's mean and in the metric's own unit (the larger applies). Both are about twice the spread of five seeds.
 pub type Measure = (&'static str, &'static str, &'static str, &'static str, f64, f64);
 
 pub const SUM: Measure = ("net", "all", "throughput_sum", "mean", 0.02, 0.0);
@@ -15,16 +15,16 @@ pub const SRTT_TWO: Measure = ("group", "two", "srtt", "mean", 0.06, 300.0);
 pub const LOST_ONE: Measure = ("group", "one", "retransmission_share", "mean", 0.25, 0.001);
 pub const LOST_TWO: Measure = ("group", "two", "retransmission_share", "mean", 0.25, 0.001);
 
-/// A full packet on the line of 10 Mbit/s: the kernel's shapers let a packet go when its time begins, ccbench's line when it ends, as a
-/// real one does. So much longer is every round trip in userspace.
+/// A full packet on the line of 10 Mbit/s. The kernel's shapers release a packet when its transmission time begins; ccbench's line, like a
+/// real one, when it ends. Every round trip in userspace is longer by this.
 pub const PACKET_US: f64 = 1514.0 * 8.0 / 10.0;
 
-/// Engines and the options that select them.
+/// Engines with the options that select them.
 const ENGINES: [(&str, &[&str]); 2] =
     [("qemu", &["--engine", "qemu", "--dilation", "2"]), ("uml", &["--engine", "uml"])];
 const BACKENDS: [&str; 2] = ["kernel", "userspace"];
 
-/// One number, measured in two ways.
+/// A number measured in two ways.
 pub struct Pair {
     level: String,
     measure: Measure,
@@ -37,7 +37,7 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Standard deviation over the seeds.
+/// Returns the standard deviation over the seeds.
 fn spread(values: &[f64]) -> f64 {
     let m = mean(values);
     (values.iter().map(|v| (v - m).powi(2)).sum::<f64>() / (values.len() - 1) as f64).sqrt()
@@ -65,11 +65,11 @@ impl Pair {
     }
 }
 
-/// What one engine gave for some levels of a factor of a plan.
+/// Results of one engine for some levels of a factor of a plan.
 struct Cells<'a> {
     engine: &'static str,
     factor: &'a str,
-    /// How much longer the round trips of userspace are by design.
+    /// How much longer round trips in userspace are by design.
     line_us: f64,
     points: BTreeMap<String, BTreeMap<String, String>>,
     rows: Vec<BTreeMap<String, String>>,
@@ -100,7 +100,7 @@ impl<'a> Cells<'a> {
         }
     }
 
-    /// By seed.
+    /// Returns the values by seed.
     fn values(
         &self,
         level: &str,
@@ -108,7 +108,7 @@ impl<'a> Cells<'a> {
         (scope, subject, metric, stat, _, _): Measure,
     ) -> Vec<f64> {
         let fits = |row: &&BTreeMap<String, String>| {
-            // One level alone is no factor any more.
+            // A factor with a single level is not a factor any more.
             let point = &self.points[&row["point_id"]];
             let wanted = [
                 ("phase", "steady"),
@@ -129,8 +129,8 @@ impl<'a> Cells<'a> {
     }
 }
 
-/// Runs these levels of a factor of a plan in both engines. Pairs what both backends gave in each, and what both engines gave
-/// for each backend. The round trips of userspace are longer by `line_us` by design.
+/// Runs these levels of a factor of a plan in both engines. Pairs the results of both backends in each engine, and the results of both
+/// engines for each backend. The round trips in userspace are longer by `line_us` by design.
 pub fn compare(
     plan: &str,
     (factor, line_us): (&str, f64),
@@ -172,7 +172,7 @@ fn fifos_and_codels_are_the_kernels() {
     assert_alike(&compare("judge.toml", QUEUES, &["bfifo", "codel", "fq_codel"], &ALL));
 }
 
-/// Where random losses fall in eight seconds decides how long the queue gets: the round trips of one kernel scatter by 3 ms.
+/// The position of random losses within eight seconds decides how long the queue gets: the round trips of one kernel vary by 3 ms.
 #[test]
 fn jitter_and_losses_are_the_kernels() {
     let scattered =
@@ -186,8 +186,8 @@ fn early_droppers_and_markers_are_the_kernels() {
     assert_alike(&compare("judge.toml", QUEUES, &["pie", "red", "dualpi2"], &ALL));
 }
 
-/// The threshold is so low that the queue runs empty. HTB saves up what a packet or two would have taken meanwhile, a
-/// line does not: less gets through, and the queue is shorter.
+/// The threshold is so low that the queue runs empty. HTB saves tokens for a packet or two meanwhile, a line does not: less gets through,
+/// and the queue is shorter.
 #[test]
 fn a_marking_threshold_is_the_kernels_but_for_its_bucket() {
     let measures = [

@@ -1,4 +1,4 @@
-//! Plans that name several kernels run on each of them.
+//! Tests that plans with several kernels run on each of them.
 
 use ccbench_tests::{Bench, csv, text};
 
@@ -13,7 +13,7 @@ fn a_plan_runs_on_every_kernel_that_its_matrix_names() {
     }
     let matrix = "[matrix]\n\"lab.kernel\" = [\"own\", \"6.1\", \"6.12\"]\n";
     let path = bench.write("plan.toml", &(plan(1) + matrix));
-    // Naming a kernel is asking for the lab.
+    // A plan that names a kernel needs no `--lab`.
     let done = bench.run(&["run", &path.to_string_lossy()]);
     assert_eq!(done.status.code(), Some(0), "{}", text(&done));
     let points = csv(&bench.results().join("points.csv"));
@@ -46,7 +46,7 @@ fn a_prompt_answers_on_a_stock_kernel() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // What is typed before the prompt is there may be lost.
+    // Input before the prompt may be lost.
     let mut out = child.stdout.take().unwrap();
     let (mut output, mut byte) = (Vec::new(), [0]);
     while !output.ends_with(b"# ") && out.read(&mut byte).unwrap() == 1 {

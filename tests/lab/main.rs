@@ -1,5 +1,5 @@
-//! The lab: a real kernel on a virtual clock. One test of each engine boots it; it is skipped where QEMU or the engine's kernel is
-//! missing (`make lab` installs them). With the feature `lab` a missing kernel is a failure, and the long tests run too.
+//! Tests the lab: a real kernel on a virtual clock. One test of each engine boots it; it is skipped if QEMU or the engine's kernel is
+//! missing (`make lab` installs them). With the feature `lab`, a missing kernel is a failure, and the long tests run, too.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -34,7 +34,7 @@ use std::process::{Child, Command, Stdio};
 use ccbench_tests::run_files::tables;
 use ccbench_tests::{Bench, text};
 
-/// Two nodes and netem between them: what no other kernel here has.
+/// Two nodes with netem between them, which no other kernel here has.
 fn plan(seed: u32) -> String {
     format!(
         r#"
@@ -69,7 +69,7 @@ fn plan(seed: u32) -> String {
     )
 }
 
-/// Runs the plan in the lab; `None` where there is none.
+/// Runs the plan in the lab. Returns `None` if there is no lab.
 fn run(seed: u32) -> Option<BTreeMap<String, Vec<u8>>> {
     let bench = Bench::new();
     let path = bench.write("plan.toml", &plan(seed));
@@ -92,7 +92,7 @@ fn run(seed: u32) -> Option<BTreeMap<String, Vec<u8>>> {
     Some(tables(&bench))
 }
 
-/// One busy loop per CPU, which ends with the test.
+/// One busy loop per CPU, until the test ends.
 struct Load(Vec<Child>);
 
 impl Load {
@@ -112,15 +112,15 @@ impl Load {
 impl Drop for Load {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // Only fails for one that has ended, which none does by itself.
+            // This fails only if the process has ended, which none does by itself.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// The PATH with these programs of the host first, each under another name, and a script in place of iperf3: the guest gets its
-/// programs by PATH.
+/// Returns a PATH that begins with these programs of the host, each under another name, and with a script in place of iperf3: the guest
+/// gets its programs through PATH.
 #[cfg(feature = "lab")]
 fn path_with(bench: &Bench, copies: &[(&str, &str)], iperf3: &str) -> String {
     let tools = bench.path("tools");
@@ -134,12 +134,12 @@ fn path_with(bench: &Bench, copies: &[(&str, &str)], iperf3: &str) -> String {
     format!("{}:{path}", tools.display())
 }
 
-/// What a stand-in does. The compiler reads what it is given: who writes into a closed pipe fails.
+/// Returns what a stand-in does. The compiler must read its input, because writing to a closed pipe fails.
 fn idle(name: &str) -> &'static str {
     if name == "gcc" { "cat > /dev/null" } else { "exit 0" }
 }
 
-/// Runs the kernel's recipe with stand-ins for everything that it checks for, and these scripts instead of some.
+/// Runs the kernel's recipe with stand-ins for everything that it checks for, some of them replaced by these scripts.
 fn recipe(instead: &[(&str, &str)], without: &str) -> String {
     let bench = Bench::new();
     let tools = bench.path("tools");

@@ -1,5 +1,5 @@
-//! ccbench's kernel modules in the lab's kernel: each carries a flow and reports its state, and the test cases of the BBR draft have the
-//! verdicts that they have with the BPF programs and in the simulator.
+//! Tests ccbench's kernel modules in the lab's kernel. Each carries a flow and reports its state, and the BBR draft's test cases have the
+//! same verdicts as with the BPF programs and in the simulator.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::plan;
 
 const CORES: [&str; 7] = ["vegas", "ta", "cx", "dctcp", "prague", "bbr2", "bbr3"];
-/// Cases of the draft.
+/// Number of the draft's cases.
 const CASES: usize = 22;
 
 fn build_modules(bench: &Bench) {
@@ -17,7 +17,7 @@ fn build_modules(bench: &Bench) {
     assert_eq!(built.status.code(), Some(0), "{}", text(&built));
 }
 
-/// How the trials of a run loaded congestion controls, once for each instance.
+/// Returns how the trials of a run loaded congestion controls, once for each instance.
 fn loaded_via(results: &Path) -> Vec<String> {
     let journal = std::fs::read_to_string(results.join("journal.ndjson")).unwrap();
     let mut found = Vec::new();
@@ -29,7 +29,7 @@ fn loaded_via(results: &Path) -> Vec<String> {
     found
 }
 
-/// Those that want ECN are loaded on both nodes, one after the other, and unloaded by the last one.
+/// Modules that want ECN are loaded on both nodes, one after the other, and the last node unloads them.
 #[test]
 fn every_module_carries_a_flow_and_reports_its_state() {
     let bench = Bench::new();
@@ -57,7 +57,7 @@ fn every_module_carries_a_flow_and_reports_its_state() {
     assert!(rates.iter().all(|bps| (4e6..1e7).contains(bps)), "{rates:?}");
 }
 
-/// The results of all cases that a congestion control has; the text, levels and verdict of each claim; and how it was loaded.
+/// Returns the results of all cases that a congestion control has (text, levels and verdict of each claim), and how it was loaded.
 fn verdicts(cc: &str, host: &[&str]) -> ((Vec<String>, Vec<[String; 3]>), Vec<String>) {
     let bench = Bench::new();
     let only = format!("matrix.cc={cc}");

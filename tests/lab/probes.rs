@@ -1,4 +1,4 @@
-//! Probes of every kind, and captures, in both engines: with uml, the packets of one seed are the same to the byte.
+//! Tests probes of every kind, and captures, in both engines. With uml, the packets of one seed are the same to the byte.
 
 use ccbench_shaper::capture::pcapng;
 use ccbench_tests::run_files::{Contents, assert_equal, tables};
@@ -50,7 +50,7 @@ toward = "a"
 snap = "96B"
 "#;
 
-/// The tables of a run, and its captures.
+/// Returns the tables of a run, and its captures.
 fn run(engine: &[&str]) -> Contents {
     let bench = Bench::new();
     let path = bench.write("plan.toml", &(plan(1) + SECTIONS)).display().to_string();

@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# The engine uml gives the same bytes each time (make test-lab-reruns): repeats a run idle and loaded, with one, two and four trials at
-# the same time, as root and as another user, and compares the digests of all tables and summaries.
+# Tests that the engine uml gives the same bytes each time (make test-lab-reruns): repeats a run idle and loaded, with one, two and four
+# concurrent trials, as root and as another user, and compares the digests of all tables and summaries.
 # Usage: reruns.sh PROGRAMS DIRECTORY [COUNT]
 #   PROGRAMS   has the programs ccbench and ccbench-agent
-#   DIRECTORY  gets the results and the digests of each run; what is complete there is not repeated, so that an interrupted script can be
-#              run again. Every user must be able to enter it
-#   COUNT      of runs; default: 20. Twelve have all combinations
-# Without root, the other user is root of a user namespace. A run has four trials, with netem's losses and jitter, BPF and userspace
-# links.
+#   DIRECTORY  gets the results and the digests of each run. Complete results are not repeated, so an interrupted script can be run again.
+#              Every user must be able to enter the directory
+#   COUNT      number of runs; default: 20. Twelve cover all combinations
+# Without root, the other user is root of a user namespace. A run has four trials, with netem's losses and jitter, BPF and userspace links.
 set -euo pipefail
 export LC_ALL=C
 die() {
@@ -31,7 +30,7 @@ fi
 command -v "${as_second[0]}" >/dev/null || die "${as_second[0]} is missing: install util-linux"
 "${as_second[@]}" test -x "$out" || die "another user cannot enter $out: choose a directory below /var/tmp"
 
-# Programs, plan and kernel where each user can read them; each user has a home.
+# Copies programs, plan and kernel to where each user can read them. Each user has a home.
 kernel=$("$programs/ccbench" lab build --engine uml | tail -n 1)
 [ -x "$kernel" ] || die "the kernel $kernel is not there"
 mkdir -p "$out/bin"
@@ -43,7 +42,7 @@ for user in "$first" "$second"; do
     rm -rf "$home.new"
     cache=$home.new/.cache/ccbench/lab/$(basename "$(dirname "$kernel")")
     mkdir -p "$cache"
-    # What `ccbench` looks for; an interrupted build may have left more.
+    # The files that `ccbench` looks for. An interrupted build may have left more.
     for file in release version vmlinux; do cp "$(dirname "$kernel")/$file" "$cache/"; done
     [ "$user" != nobody ] || chown -R 65534:65534 "$home.new"
     mv "$home.new" "$home"
@@ -60,7 +59,7 @@ idle() {
 }
 trap idle EXIT
 trap 'exit 130' INT TERM
-# One busy loop per CPU, each with the priority of the lab.
+# One busy loop per CPU, each with the lab's priority.
 loaded() {
     local cpu
     for ((cpu = 0; cpu < $(nproc); cpu++)); do
@@ -69,7 +68,7 @@ loaded() {
     done
 }
 
-# Digests of all files that depend on nothing but the plan and the seed.
+# Prints digests of all files that depend only on the plan and the seed.
 digests() { # RUN
     (
         cd "$1"

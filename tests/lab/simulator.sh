@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The lab and the simulator: runs published experiments, or plans, in both, and compares the two runs of each.
+# Compares the lab and the simulator: runs published experiments, or plans, in both, and compares the two runs of each.
 # Usage: simulator.sh CCBENCH DIRECTORY [EXPERIMENT | PLAN.toml ...]
 #   CCBENCH     the program
-#   DIRECTORY   gets the results, in NAME-lab and NAME-sim, what `ccbench compare` prints, in NAME.txt, and its tables, in NAME.csv and
-#               NAME-claims.csv; complete runs there are not repeated, so that an interrupted script can be run again
+#   DIRECTORY   gets the results in NAME-lab and NAME-sim, the output of `ccbench compare` in NAME.txt, and its tables in NAME.csv and
+#               NAME-claims.csv. Complete runs are not repeated, so an interrupted script can be run again
 #   EXPERIMENT  a name of `ccbench reproduce`; default: all. Prints a table of the claims that hold in the lab but not in the simulator,
-#               one of those that hold in the simulator only, and how many hold in both
+#               one of those that hold only in the simulator, and how many hold in both
 #   PLAN.toml   a plan; prints how many of its points agree, and those that do not
 # QUICK= runs experiments in full length (l4s_sweep: 18 hours of guest time) instead of with --quick. ENGINE=qemu runs the lab with qemu.
 # Exit codes: 0; 1 if a run failed; 2 for wrong arguments. Claims that do not hold are results, not failures.
@@ -25,7 +25,7 @@ quick=()
 
 wanted=("$@")
 if [ ${#wanted[@]} -eq 0 ]; then
-    # Of the list, the lines of experiments but not those of whole documents.
+    # Those lines of the list that are experiments, not whole documents.
     list=$("$ccbench" reproduce)
     mapfile -t wanted < <(awk '/^  [a-z]/ && !/ all of them, in turn/ { print $1 }' <<<"$list")
     [ ${#wanted[@]} -gt 0 ] || {
@@ -34,7 +34,7 @@ if [ ${#wanted[@]} -eq 0 ]; then
     }
 fi
 
-# The results directory of a complete run; fails if there is none.
+# Prints the results directory of a complete run. Fails if there is none.
 complete() { # NAME-BACKEND
     local record
     for record in "$out/$1"/*/run.json; do
@@ -49,7 +49,7 @@ run() { # NAME BACKEND ARGUMENT...
     complete "$name-$backend" >/dev/null && return
     echo "== $name, $backend"
     "$ccbench" "$@" --out "$out/$name-$backend" || code=$?
-    # 4: a claim does not hold.
+    # Exit code 4: a claim does not hold.
     case $code in
     0 | 4) echo "== $name, $backend: $((SECONDS - start)) s, exit code $code" ;;
     *) echo "simulator: $name failed in the $backend run (exit code $code)" >&2 ;;

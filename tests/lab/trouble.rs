@@ -1,4 +1,4 @@
-//! Errors inside the guest: the trial fails, with the end of the console in its reason. The guest gets the host's tools by PATH,
+//! Tests errors inside the guest: the trial fails, and its reason has the end of the console. The guest gets the host's tools through PATH,
 //! so a script named `iperf3` replaces iperf3.
 
 use std::process::{Command, Output};
@@ -7,14 +7,14 @@ use ccbench_tests::{Bench, csv, text};
 
 use crate::{path_with, plan};
 
-/// The real one's name in the machine: that of a tool which a trial does not need.
+/// Name of the real iperf3 in the machine: that of a tool that a trial does not need.
 const REAL: &str = "tcpdump";
 
 const QEMU: &[&str] = &["--engine", "qemu", "--dilation", "5"];
 const UML: &[&str] = &["--engine", "uml"];
 
-/// Runs the plan in a machine in which `act` happens in the middle of the trial, as root: agents ask iperf3 for its version
-/// with their own rights, and start traffic as an unprivileged user.
+/// Runs the plan in a machine in which `act` happens in the middle of the trial, as root: agents ask iperf3 for its version with their own
+/// rights, and start traffic as an unprivileged user.
 fn run(bench: &Bench, engine: &[&str], act: &str, environment: &[(&str, &str)]) -> Output {
     let script = format!(
         "#!/bin/sh\ncase \"$*\" in *--version*) ( sleep 5; {act} ) > /dev/null 2>&1 & ;; esac\nexec /bin/{REAL} \"$@\"\n"
@@ -29,7 +29,7 @@ fn run(bench: &Bench, engine: &[&str], act: &str, environment: &[(&str, &str)]) 
     command.output().unwrap()
 }
 
-/// The one trial failed for a reason that holds these words, and the rows until then are kept.
+/// Checks that the only trial failed for a reason with these words, and that the rows until then are kept.
 fn assert_failed(bench: &Bench, done: &Output, words: &[&str]) {
     let output = text(done);
     assert_eq!(done.status.code(), Some(1), "{output}");
@@ -88,7 +88,7 @@ fn spinning_process_fails_the_trial_and_is_named() {
     assert_failed(&bench, &done, &[reason, "(iperf3) of the guest was running"]);
 }
 
-/// What an agent writes before it dies, a panic for example, is in the reason of the failed trial.
+/// What an agent writes before it dies, for example a panic, must be in the reason of the failed trial.
 fn console_output_is_kept(engine: &[&str]) {
     let bench = Bench::new();
     let act = "echo the last words > /dev/console; for p in /proc/[0-9]*; do read line < $p/cmdline; \

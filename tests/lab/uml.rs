@@ -1,4 +1,4 @@
-//! The engine uml: results that do not depend on the host, all qdiscs, and guests that are stopped.
+//! Tests the engine uml: results that do not depend on the host, all qdiscs, and guests that are stopped.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -7,7 +7,7 @@ use ccbench_tests::{Bench, text};
 
 use crate::{Load, plan, tables};
 
-/// Runs the plan; `None` where the kernel is missing. With `other_host`, in a UTS namespace with another host name.
+/// Runs the plan. Returns `None` if the kernel is missing. With `other_host`, runs in a UTS namespace with another host name.
 fn run(seed: u32, other_host: bool) -> Option<BTreeMap<String, Vec<u8>>> {
     let bench = Bench::new();
     let path = bench.write("plan.toml", &plan(seed));
@@ -25,8 +25,8 @@ fn run(seed: u32, other_host: bool) -> Option<BTreeMap<String, Vec<u8>>> {
     Some(tables(&bench))
 }
 
-/// The command on a machine with another name, which has run for a thousand days, with another directory for temporary files and
-/// another environment.
+/// Returns the command as on a machine with another name, which has run for a thousand days, with another temporary directory and another
+/// environment.
 fn elsewhere(command: &Command) -> Command {
     let seconds = "86400000";
     let namespaces = ["--uts", "--fork", "--time", "--boottime", seconds, "--monotonic", seconds];
@@ -36,7 +36,7 @@ fn elsewhere(command: &Command) -> Command {
     other
 }
 
-/// The command in new namespaces, after the beginning of a shell script that `exec` continues.
+/// Returns the command in new namespaces, after the beginning of a shell script, which continues with `exec`.
 fn in_namespaces(command: &Command, namespaces: &[&str], script: &str) -> Command {
     let root = rustix::process::geteuid().is_root();
     let mut other = Command::new("unshare");
@@ -97,7 +97,7 @@ fn nothing_is_dilated_and_no_stock_kernel_runs() {
     );
 }
 
-/// `ccbench check --lab` of a plan that runs with uml: a machine that cannot run uml gets qemu, and a note with the reason.
+/// Runs `ccbench check --lab` of a plan for uml: a machine that cannot run uml must use qemu, and note the reason.
 #[cfg(feature = "lab")]
 fn assert_falls_back(change: impl Fn(&Bench, &Command) -> Command, lacks: &str) {
     let bench = Bench::new();
@@ -118,7 +118,7 @@ fn without_memory_that_may_be_executed_qemu_replaces_uml() {
     assert_falls_back(change, "768 MiB in /dev/shm or TMPDIR, mounted without noexec");
 }
 
-/// What a container's runtime does: the system call `seccomp` (317) fails with EPERM. The filter needs `no_new_privs`.
+/// What container runtimes do: the system call `seccomp` (317) fails with EPERM. The filter needs `no_new_privs`.
 #[cfg(feature = "lab")]
 const FORBID_SECCOMP: &str = r#"
 import ctypes, os, struct, sys
@@ -166,7 +166,7 @@ fn uml_is_the_default_and_a_dilation_selects_qemu() {
     assert!(!record.contains("instead of uml"), "the user has decided: {record}");
 }
 
-/// Every discipline that a plan can name, with the kernel's own implementation, carries a flow at the link's rate.
+/// Every discipline that a plan can name, in the kernel's implementation, must carry a flow at the link's rate.
 #[cfg(feature = "lab")]
 #[test]
 fn every_queue_of_the_kernel_carries_traffic() {
@@ -206,7 +206,7 @@ fn controls_with_their_state_in_socket_storage_fill_the_link() {
     every_point_fills_the_link(&(instances.concat() + matrix), 2);
 }
 
-/// Runs the plan with these sections, which make this many points.
+/// Runs the plan with these sections, which make this number of points.
 #[cfg(feature = "lab")]
 fn every_point_fills_the_link(sections: &str, points: usize) {
     let bench = Bench::new();
@@ -222,14 +222,14 @@ fn every_point_fills_the_link(sections: &str, points: usize) {
     assert!(rates.iter().all(|bps| (6e6..1e7).contains(bps)), "{rates:?}");
 }
 
-/// Killed in the middle of a trial: neither the kernel nor a process of the guest survives.
+/// When the run is killed in the middle of a trial, neither the kernel nor a process of the guest survives.
 #[cfg(feature = "lab")]
 #[test]
 fn nothing_survives_a_killed_controller() {
     let bench = Bench::new();
     let path = bench.write("plan.toml", &plan(1).replace("length = \"3s\"", "length = \"600s\""));
     let mut controller = bench.spawn(&["run", &path.to_string_lossy(), "--lab", "--engine", "uml"]);
-    // The results directory is there once the nodes have been described.
+    // The results directory exists once the nodes have been described.
     let started = || !bench.all_results().is_empty() && descendants(controller.id()).len() >= 5;
     ccbench_tests::wait_for("a trial", std::time::Duration::from_secs(120), started);
     let guest = descendants(controller.id());
@@ -239,7 +239,7 @@ fn nothing_survives_a_killed_controller() {
     ccbench_tests::wait_for("the end of the guest", std::time::Duration::from_secs(20), gone);
 }
 
-/// Processes below this one, each with the time of its start.
+/// Returns the processes below this one, each with its start time.
 #[cfg(feature = "lab")]
 pub fn descendants(of: u32) -> Vec<(u32, u64)> {
     let mut found = Vec::new();
@@ -255,14 +255,14 @@ pub fn descendants(of: u32) -> Vec<(u32, u64)> {
     found
 }
 
-/// When a process started, in ticks; `None` once it has ended.
+/// Returns when a process started, in ticks; `None` if it has ended.
 #[cfg(feature = "lab")]
 pub fn started_at(pid: u32) -> Option<u64> {
     let stat_line = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     (!stat_line.contains(") Z ")).then(|| stat(pid, 19)).flatten()
 }
 
-/// A field of `/proc/PID/stat`, counted from the one after the name.
+/// Returns a field of `/proc/PID/stat`, counted from the one after the name.
 #[cfg(feature = "lab")]
 fn stat(pid: u32, field: usize) -> Option<u64> {
     let line = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

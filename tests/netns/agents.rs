@@ -1,4 +1,4 @@
-//! The same plan against running agents over TCP with mutual TLS.
+//! Runs the same plan against agents over TCP with mutual TLS.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use ccbench_tests::namespace::children;
 use ccbench_tests::port::ReservedPort;
 use ccbench_tests::{Bench, SETUP_LIMIT, alone, binary, text, wait_for};
 
-/// Certificates of `ccbench pki` for an agent at 127.0.0.1.
+/// Certificates from `ccbench pki` for an agent at 127.0.0.1.
 const TLS: [&str; 8] = [
     "--tls-ca",
     "pki/ca.pem",
@@ -22,13 +22,13 @@ const TLS: [&str; 8] = [
     "pki/crl.pem",
 ];
 
-/// Makes an authority, and the certificates of [`TLS`].
+/// Creates an authority and the certificates of [`TLS`].
 fn make_certificates(bench: &Bench) {
     assert_eq!(bench.run(&["pki", "init", "pki"]).status.code(), Some(0));
     assert_eq!(bench.run(&["pki", "node", "pki", "127.0.0.1"]).status.code(), Some(0));
 }
 
-/// Ends the agent when the test ends, however it ends; a test that fails shows what the agent printed.
+/// Ends the agent when the test ends, however it ends. If the test fails, shows what the agent printed.
 struct Agent {
     process: Child,
     stderr: PathBuf,
@@ -45,7 +45,7 @@ impl Drop for Agent {
     }
 }
 
-/// The ports of the agents of the nodes `a` and `b`.
+/// Ports of the agents of nodes `a` and `b`.
 type Ports = [ReservedPort; 2];
 
 fn ports() -> Ports {
@@ -71,7 +71,7 @@ fn serve_with(
     Agent { process: command.spawn().unwrap(), stderr }
 }
 
-/// An agent in two processes; the front is first.
+/// Starts an agent as two processes. The front is first.
 fn serve_split(bench: &Bench, port: &ReservedPort, tls: &[&str]) -> [Agent; 2] {
     let command = |subcommand: &str, log: &str| {
         let mut command = Command::new(binary("ccbench-agent"));
@@ -175,7 +175,7 @@ fn runs_on_fronts_and_workers_with_mutual_tls() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     let table = "tables/flow_samples/point=0/trial-01/part-0.parquet";
     assert!(bench.results().join(table).exists());
-    // Both have recorded who it was for.
+    // Both must have recorded for whom it was.
     let log = |name: &str| std::fs::read_to_string(bench.path(name).join("audit.ndjson")).unwrap();
     let port = ports[0].address().port();
     for name in [format!("front-{port}"), format!("worker-{port}")] {
@@ -194,7 +194,7 @@ fn a_trial_avoids_ports_that_are_in_use() {
     let ports = ports();
     let _agents = ports.each_ref().map(|port| serve(&bench, port, &[]));
     wait_for_agents(&ports);
-    // No other process has used this address.
+    // No other process uses this address.
     let [.., high, low] = std::process::id().to_be_bytes();
     let address = format!("127.1.{high}.{low}");
     let plan = loopback_plan(&ports).replace("127.0.0.2", &address);

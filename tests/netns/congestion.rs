@@ -1,4 +1,4 @@
-//! ccbench's own congestion controls from plan to tables.
+//! Tests ccbench's congestion controls from the plan to the tables.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! One experiment from plan to results.
+//! Tests one experiment from the plan to the results.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use rustix::process::{Signal, kill_process};
 use crate::killed::{agent, is_client, wait_for_flow};
 use crate::plan;
 
-/// Values of a CSV summary: (phase, scope, subject, metric) to value of the first trial or point.
+/// Returns values of a CSV summary: (phase, scope, subject, metric) to the value of the first trial or point.
 fn value(csv: &Path, wanted: &[(&str, &str)], column: &str) -> Option<f64> {
     ccbench_tests::csv(csv).into_iter().find_map(|row| {
         let fits = wanted.iter().all(|(name, value)| row[*name] == *value);
@@ -135,7 +135,7 @@ fn two_experiments_run_at_the_same_time() {
     let codes = children.each_mut().map(|child| child.wait().unwrap().code());
     let cpu = watch.report();
     assert!(one.processes().is_empty() && two.processes().is_empty());
-    // Two experiments on a small machine may be judged degraded; neither may fail.
+    // On a small machine, two experiments may be judged degraded, but neither may fail.
     cpu.check_run(&[one.all_results(), two.all_results()].concat(), || {
         assert_eq!(codes, [Some(0), Some(0)], "{}{}", one.printed(), two.printed());
     });
@@ -159,7 +159,7 @@ fn runs_without_root_in_a_user_namespace() {
     });
 }
 
-/// Short trials without a userspace link, which would be late where others have the CPUs.
+/// Returns a plan with short trials, without a userspace link, which would be late when others use the CPUs.
 pub(crate) fn kernel_plan(name: &str, repeat: u32) -> String {
     let plan = plan(name, "1s", repeat);
     let delay = plan.find("[links.delay]").unwrap()..plan.find("[flows.first]").unwrap();

@@ -1,4 +1,4 @@
-//! What a reader makes of one real run: figures of every kind, comparisons, notebooks, other tools' formats.
+//! Tests what a reader makes of one real run: figures of every kind, comparisons, notebooks, and other tools' formats.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,12 +8,12 @@ use ccbench_tests::{Bench, alone, beside_others, source_root, text, watched_run}
 
 use crate::plan;
 
-/// Python with the packages that notebooks are tested with.
+/// Returns Python with the packages with which notebooks are tested.
 fn python() -> Command {
     ccbench_tests::python().unwrap_or_else(|| panic!("run `scripts/setup.sh --test` first"))
 }
 
-/// Fails with the command's output.
+/// Fails with the command's output unless the command succeeds.
 fn succeed(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{command:?}: {}", text(&output));
@@ -35,7 +35,7 @@ fn figures_comparisons_exports_and_notebooks_of_a_run() {
         + "\n[matrix.scheme]\nslow = { \"links.bottleneck.rate\" = \"20mbit\" }\nfast = { \"links.bottleneck.rate\" = \"60mbit\" }\n";
     let (bench, output, cpu) = watched_run(&plan, &[]);
     let has_run = || assert_eq!(output.status.code(), Some(0), "{}", text(&output));
-    // Summaries leave failed trials out.
+    // Summaries omit failed trials.
     if cpu.check_run(&bench.all_results(), has_run).is_none() {
         return;
     }
@@ -62,10 +62,10 @@ fn figures(bench: &Bench, run: &str) {
         ("heatmap", 1),
     ] {
         let printed = succeed(&mut bench.command(&["plot", run, "--kind", kind, "-o", &output]));
-        // SVG, PNG and CSV of each.
+        // SVG, PNG and CSV for each.
         assert_eq!(printed.lines().count(), 3 * count, "{kind}: {printed}");
     }
-    // No module of ours ran, so there is no inner state: the error lists what the run has.
+    // None of our congestion controls ran, so there is no state. The error lists what the run has.
     let refused = bench.run(&["plot", run, "--kind", "cc_state", "-o", &output]);
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
     assert!(
@@ -107,18 +107,18 @@ fn comparison(bench: &Bench, run: &str, cpu: &CpuReport) {
         })
         .unwrap();
     let number = |name: &str| row[name].parse::<f64>().unwrap();
-    // How wide the interval of two trials is depends on chance, so zero may be inside.
+    // Chance determines the width of the interval of two trials, so zero may be inside.
     let (low, difference, high) = (number("t95_low"), number("difference"), number("t95_high"));
     assert!(low < difference && difference < high, "{row:?}");
     let (slow, fast) = (number("mean_a"), number("mean_b"));
     let near = |a: f64, b: f64| (a - b).abs() < 1e-3 * b.abs();
     assert!(near(difference, fast - slow) && near(number("ratio"), fast / slow), "{row:?}");
     assert_eq!(number("hedges_g") > 0.0, difference > 0.0, "{row:?}");
-    // An emulated link without CPU time is slower than its rate.
+    // An emulated link that lacks CPU time is slower than its rate.
     cpu.check_run(&bench.all_results(), || {
         assert!((2.4..3.4).contains(&number("ratio")), "60 over 20 Mbit/s: {row:?}");
     });
-    // A run beside itself: the same seeds, so paired, and no difference.
+    // A run compared with itself: the same seeds, so the trials are paired and do not differ.
     let printed =
         succeed(&mut bench.command(&["compare", run, run, "--metric", "srtt", "--csv", "-"]));
     assert!(printed.contains(",true,0,0,0,"), "{printed}");
@@ -190,7 +190,7 @@ fn notebooks(bench: &Bench, results: &Path) {
     of_each_document(bench, results, &notebook);
 }
 
-/// The newest run of a document's plan is found among others, one that is named is taken, and Jupyter shows the same.
+/// Checks that the newest run of a document's plan is found among others, that a named run is used, and that Jupyter shows the same.
 fn of_each_document(bench: &Bench, results: &Path, notebook: &Path) {
     let (runs, pictures) = (bench.path("documents"), bench.path("each"));
     std::fs::create_dir_all(&pictures).unwrap();
@@ -215,7 +215,7 @@ fn of_each_document(bench: &Bench, results: &Path, notebook: &Path) {
     let made: Vec<PathBuf> =
         ends(&pictures, ".png").iter().map(|path| path.file_name().unwrap().into()).collect();
     assert_eq!(made, [Path::new("e3.png"), Path::new("e5.png")]);
-    // What a kernel has: arguments of its own, and a function that scripts do not have.
+    // As in a Jupyter kernel: arguments of its own, and a function that scripts do not have.
     let cells = "import matplotlib.pyplot as plt, sys\n\
         cells = {'get_ipython': print, '__name__': '__main__'}\n\
         exec(compile(open(sys.argv[1]).read(), sys.argv[1], 'exec'), cells)\n\

@@ -1,7 +1,7 @@
-//! Killed at random moments, ccbench leaves nothing of its own behind and finished trials stay readable. What is killed, interrupted
-//! or removed at a certain moment ends the trial or the run with the reason, and a resumed run completes it.
+//! Tests kills. Killed at random moments, ccbench leaves nothing of its own behind, and finished trials stay readable. When something is
+//! killed, interrupted or removed at a certain moment, the trial or the run ends with the reason, and a resumed run completes it.
 //!
-//! The tests of this module run beside each other: the kills at random moments take as long as all others.
+//! The tests of this module run side by side: the kills at random moments take as long as all others.
 
 use std::process::{Child, Command};
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::experiment::kernel_plan;
 use crate::plan;
 
 const ROUNDS: u32 = 50;
-/// Rounds at the same time. Nothing here depends on their speed.
+/// Rounds that run at the same time. Nothing here depends on their speed.
 const LANES: u32 = 4;
 /// The experiment of a round takes about this long.
 const MAX_DELAY_MS: u64 = 4000;
 
-/// Small, seeded, good enough to choose victims and moments; a failure names its round.
+/// Small and seeded, but good enough to choose victims and moments. A failure names its round.
 struct Dice(u64);
 
 impl Dice {
@@ -42,7 +42,7 @@ fn fifty_random_kills_leave_nothing_behind() {
     });
 }
 
-/// Starts an experiment, kills one of its processes at a random moment and checks what is left.
+/// Starts an experiment, kills one of its processes at a random moment, and checks what is left.
 fn kill_one(round: u32, dice: &mut Dice) {
     let (bench, mut controller) = start(&plan("killed", "400ms", 2));
     std::thread::sleep(Duration::from_millis(dice.roll(MAX_DELAY_MS)));
@@ -57,7 +57,7 @@ fn kill_one(round: u32, dice: &mut Dice) {
     victims.retain(|(_, line)| line.contains(program) && line.contains(command));
     let victim = victims.get(dice.roll(victims.len().max(1) as u64) as usize).map(|(pid, _)| *pid);
     if let Some(pid) = victim.and_then(|pid| Pid::from_raw(pid as i32)) {
-        // It may have ended by itself meanwhile.
+        // It may have ended by itself.
         let _ = kill_process(pid, Signal::KILL);
     }
     let killed = format!("round {round}, {program} {command}");
@@ -90,7 +90,7 @@ pub(crate) fn start(plan: &str) -> (Bench, Child) {
     (bench, controller)
 }
 
-/// Whether a command line is that of a flow's client.
+/// Returns whether a command line is that of a flow's client.
 pub(crate) fn is_client(line: &str) -> bool {
     line.starts_with("iperf3") && line.contains(" -c ")
 }
@@ -102,7 +102,7 @@ pub(crate) fn wait_for_flow(bench: &Bench) {
     });
 }
 
-/// The agent of a node.
+/// Returns the agent of a node.
 pub(crate) fn agent(bench: &Bench, node: &str) -> Pid {
     let (serve, node) = ("ccbench-agent serve".to_owned(), format!("--node {node} "));
     let is_agent = |line: &str| line.contains(&serve) && line.contains(&node);
@@ -207,7 +207,7 @@ fn resume_completes_a_run_after_a_full_disk() {
     command.args(["-m", "sh", "-c", script]).arg(binary("ccbench")).arg(plan);
     command.current_dir(bench.path("")).env("CCBENCH_STATE", bench.path("state"));
     let output = text(&command.output().unwrap());
-    // The table of the trial that is committed, and then why there is no other one.
+    // First the table of the committed trial, then the reason why there is no other.
     let end = output.find("ended: 1\n").unwrap_or(0);
     let table = output.find("1 of 2 trials; the run is failed");
     assert!(table.is_some_and(|at| at < end), "{output}");

@@ -1,4 +1,4 @@
-//! The whole product in real namespaces with real iperf3 traffic (root).
+//! Tests the whole product in real namespaces with real iperf3 traffic (root).
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -11,7 +11,7 @@ mod probes;
 mod record;
 mod testbeds;
 
-/// E1's path in miniature, with phases short enough for a test.
+/// Returns a miniature of E1's path, with phases short enough for a test.
 pub(crate) fn plan(name: &str, phase: &str, repeat: u32) -> String {
     format!(
         r#"

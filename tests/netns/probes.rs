@@ -1,4 +1,4 @@
-//! Probes of every kind, and captures, from plan to results.
+//! Tests probes of every kind, and captures, from the plan to the results.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,10 +9,10 @@ use ccbench_shaper::capture::pcapng;
 use ccbench_tests::cpu::CpuWatch;
 use ccbench_tests::{Bench, SETUP_LIMIT, alone, beside_others, csv, text, wait_for};
 
-/// A row of a CSV file, by its columns.
+/// A row of a CSV file, by column.
 type Row = BTreeMap<String, String>;
 
-/// The bufferbloat study's access link and page, with a queue that holds a whole page and drops no probe's packet.
+/// The access link and page of the bufferbloat study, with a queue that holds a whole page and drops no packet of a probe.
 const PLAN: &str = r#"
 name = "page"
 
@@ -83,7 +83,7 @@ name = "all"
 length = "4s"
 "#;
 
-/// TCP segments with data from the web server's port, of frames that were cut after their headers.
+/// Returns the number of TCP segments with data from the web server's port, in frames that were truncated after their headers.
 fn data_segments(packets: &[pcapng::Packet<'_>]) -> usize {
     let is_data = |p: &&pcapng::Packet<'_>| {
         let ip = p.bytes.get(14..).unwrap_or_default();
@@ -94,7 +94,7 @@ fn data_segments(packets: &[pcapng::Packet<'_>]) -> usize {
     packets.iter().filter(is_data).count()
 }
 
-/// How many packets another program finds in a capture.
+/// Returns how many packets another program finds in a capture.
 fn read_by_tcpdump(file: &Path) -> usize {
     let done = Command::new("tcpdump").args(["-nnqr", &file.to_string_lossy()]).output();
     let done = done.expect("tcpdump is installed (make test does it)");
@@ -129,7 +129,7 @@ fn every_probe_measures_and_its_packets_are_captured() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("first byte ms"), "{}", text(&output));
     if rows.iter().any(|row| row["subject"] == "page" && row["metric"] == "fetch_time") {
         let page = |metric, stat| of("page", metric, stat, "value");
-        // 177 669 bytes in 123 segments of 1514 bytes do not pass 1.5 Mbit/s in less.
+        // 177 669 bytes in 123 segments of 1514 bytes take at least this long at 1.5 Mbit/s.
         assert!(page("fetch_time", "min") > 0.95e6);
         assert!(page("first_byte_time", "mean") < page("fetch_time", "mean"));
     }
@@ -150,19 +150,19 @@ fn every_probe_measures_and_its_packets_are_captured() {
         assert_eq!(read_by_tcpdump(&entry.path()), packets, "{entry:?}");
     }
     assert!(bench.processes().is_empty(), "left: {:?}", bench.processes());
-    // A fetch takes 1 s, four fit into the phase.
+    // A fetch takes 1 s, so four fit in the phase.
     let complete = cpu.check(Duration::from_secs(1), || {
         let fetches = of("page", "fetch_time", "mean", "n");
         assert!(fetches >= 2.0, "back to back");
         assert!(segments >= fetches as usize * 123, "{segments} of {} packets", packets.len());
         assert_eq!(of("once", "fetch_time", "mean", "n"), 1.0);
-        // 600 kB passed: of files of 100 kB the last three are kept.
+        // 600 kB passed. Of files of 100 kB, the last three are kept.
         assert_eq!(ring.len(), 3, "{ring:?}");
     });
     if complete.is_none() {
         return;
     }
-    // An echo is lost after 1 s, and half of it is the delay of a queue that a page fills.
+    // An echo is lost after 1 s. Half of that is the delay of a queue that a page fills.
     cpu.check(Duration::from_millis(400), || {
         for probe in ["connect", "rtt", "udp"] {
             assert_eq!(of(probe, "loss_share", "mean", "value"), 0.0, "{probe}");
@@ -214,7 +214,7 @@ fn failed_fetch_degrades_the_trial() {
     );
 }
 
-/// Both ways take 1.2 s: the last answers come 2.3 s after the trial, through links that no node may have taken down.
+/// Both directions together take 1.2 s. The last answers arrive 2.3 s after the trial, through links that no node may have removed.
 const LONG: &str = r#"
 name = "long"
 repeat = 1

@@ -1,4 +1,4 @@
-//! `ccbench trace record` in network namespaces.
+//! Tests `ccbench trace record` in network namespaces.
 
 use ccbench_tests::cpu::CpuWatch;
 use ccbench_tests::{Bench, alone, recorded, text};

@@ -1,4 +1,4 @@
-//! `scripts/install-agent.sh` on the networks of machines, in namespaces.
+//! Tests `scripts/install-agent.sh` on the networks of machines, in namespaces.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
@@ -8,7 +8,7 @@ use ccbench_tests::namespace::Namespace;
 use ccbench_tests::snippets::{self, Snippet};
 use ccbench_tests::{beside_others, source_root, text};
 
-/// A wire with both ends here, and the script for one end, twice as at two boots.
+/// Connects both ends of a wire here, and runs the script for one end, twice, as at two boots.
 const NETWORK: &str = r#"
 set -e
 ip link add to-r type veth peer name to-a
@@ -61,7 +61,7 @@ const SERVER: &str = "import socket\nserver = socket.create_server(('10.0.3.2', 
 const CLIENT: &str =
     "import socket\nprint(socket.create_connection(('10.0.3.2', 5000), 10).recv(9).decode())";
 
-/// Four namespaces with these cables; each has its addresses and nothing else.
+/// Creates four namespaces with these cables. Each has its addresses and nothing else.
 fn machines() -> BTreeMap<&'static str, Namespace> {
     let names = ["src", "router", "emulator", "dst"];
     let machines = BTreeMap::from(names.map(|name| (name, Namespace::new())));
@@ -79,7 +79,7 @@ fn machines() -> BTreeMap<&'static str, Namespace> {
     machines
 }
 
-/// The commands of a snippet of docs/guide.md for each node, which the comment behind the command names.
+/// Returns the commands of a snippet of docs/guide.md for each node, which the comment after the command names.
 fn commands_of(guide: &Snippet) -> Vec<(&str, String)> {
     let script = source_root().join("scripts/install-agent.sh");
     let with_node = guide.text.lines().filter_map(|line| line.split_once("# on "));

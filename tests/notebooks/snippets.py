@@ -83,7 +83,7 @@ def point_of(directory, key):
 
 means = check(run["directory"])
 assert len(means) >= 6 and len({key[:-2] for key in means}) >= 2, means
-# A trial that failed is in none of them.
+# A failed trial is in none of them.
 other = run["directory"] + "-less"
 shutil.copytree(run["directory"], other)
 trials = polars.read_parquet(f"{other}/trials.parquet")
@@ -94,7 +94,7 @@ summary = polars.read_parquet(f"{other}/summary_phase.parquet")
 summary.filter(~failed).write_parquet(f"{other}/summary_phase.parquet")
 assert check(other) != means
 
-# A whole table by its one directory, with its Hive key as a column and the trial's number as it was written.
+# Reads a whole table by its one directory, with its Hive key as a column and the trial's number as it was written.
 table = f"{run['directory']}/tables/flow_samples"
 by_polars, by_pandas = polars.read_parquet(table), pandas.read_parquet(table)
 by_duckdb = duckdb.sql(f"SELECT count(*), min(trial), max(point) FROM '{table}/**/*.parquet'").fetchall()[0]

@@ -1,5 +1,5 @@
-//! A controller, as `crates/cli/src/testbed.rs`, `testbed/trial.rs` and `agents.rs` work: calls go to all nodes at once, a trial whose
-//! node was lost is repeated once when all nodes answer, and a run that ended early is resumed. What it does with a node that
+//! A controller that works like `crates/cli/src/testbed.rs`, `testbed/trial.rs` and `agents.rs`. It sends calls to all nodes at once,
+//! repeats a trial whose node was lost once when all nodes answer, and resumes a run that ended early. What it does with a node that
 //! answers again is the program's own function (`after_loss`).
 
 use std::collections::{BTreeSet, VecDeque};
@@ -10,7 +10,7 @@ use crate::Flaw;
 use crate::node::{Request, TRIAL_MS, boot_id};
 use crate::world::{Answer, CONTROLLER, Event, Message, Ms, NODE, World};
 
-/// Trials of a run.
+/// Number of trials of a run.
 const TRIALS: u32 = 5;
 /// `CALL_LIMIT`, `REPORT_LIMIT`, `AWAIT_NODES`, `AWAIT_INTERVAL` and the time to connect.
 const CALL_LIMIT_MS: Ms = 15_000;
@@ -38,17 +38,17 @@ impl Record {
     }
 }
 
-/// What has become of a call.
+/// Result of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     Good,
-    /// A reset that left something.
+    /// A reset that left something behind.
     NotUndone,
     Lost,
     Refused,
 }
 
-/// How a trial has ended.
+/// How a trial ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     NotRun { lost: bool },
@@ -57,7 +57,7 @@ enum End {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// No run.
+    /// No run is in progress.
     Over,
     Connect,
     Prepare,
@@ -66,12 +66,12 @@ enum Phase {
     Await(End, Ms),
 }
 
-/// What the controller knows of a node.
+/// What the controller knows about a node.
 #[derive(Debug, Clone, Default)]
 struct Known {
     generation: u64,
     boot: u64,
-    /// How often the node had been used at that time, which only the model knows.
+    /// How often the node had been used at that time. Only the model knows this.
     uses: usize,
 }
 
@@ -120,7 +120,7 @@ impl Controller {
         self.is_up && self.incarnation == incarnation
     }
 
-    /// The process ends; its journal stays.
+    /// Ends the process. Its journal stays.
     pub fn end(&mut self) {
         let nodes = self.calls.len();
         let (journal, next_call) = (std::mem::take(&mut self.journal), self.next_call);
@@ -142,7 +142,7 @@ impl Controller {
     }
 
     /// # Errors
-    /// A trial is not ok, or is ok twice, or two trials have an epoch, or the run goes on.
+    /// A trial is not ok, or ok twice, or two trials have the same epoch, or the run goes on.
     pub fn check_complete(&self) -> Result<(), String> {
         if self.phase != Phase::Over {
             return Err(format!("still in {:?}: {:?}", self.phase, self.journal));
@@ -159,7 +159,7 @@ impl Controller {
 }
 
 impl World {
-    /// Starts a run, or resumes it.
+    /// Starts or resumes a run.
     pub fn start_controller(&mut self, c: usize) {
         let of = &mut self.controllers[c];
         if of.phase != Phase::Over || of.is_complete() {
@@ -171,7 +171,7 @@ impl World {
         self.ask_all(c, Phase::Connect, |_, _| Request::Describe);
     }
 
-    /// Sends a request to every node; the replies are of this phase.
+    /// Sends a request to every node. The replies belong to this phase.
     fn ask_all(&mut self, c: usize, phase: Phase, request: impl Fn(&Controller, usize) -> Request) {
         let of = &mut self.controllers[c];
         let nodes = of.calls.len();
@@ -196,7 +196,7 @@ impl World {
             return self.after(delay, fails);
         };
         self.controllers[c].connections[node] = Some(connection);
-        // The limit of a trial's stream is that of the trial.
+        // The stream of a trial has the trial's limit.
         if !matches!(request, Request::Run { .. }) {
             let fails = Event::CallFails { controller: c, incarnation, node, call };
             self.after(CALL_LIMIT_MS, fails);
@@ -204,14 +204,14 @@ impl World {
         self.send(connection, NODE, call, Message::Request(request));
     }
 
-    /// No reply within the limit, or no connection.
+    /// Handles a call without a reply within the limit, or without a connection.
     pub fn call_fails(&mut self, c: usize, node: usize, call: u64) {
         if self.controllers[c].calls[node] == Some(call) {
             self.lose(c, node);
         }
     }
 
-    /// A connection has ended, and with it the call that used it.
+    /// Handles the end of a connection, and with it of the call that used it.
     pub fn connection_lost(&mut self, c: usize, node: usize, connection: usize) {
         let of = &self.controllers[c];
         if of.connections[node] == Some(connection) && of.calls[node].is_some() {
@@ -231,7 +231,7 @@ impl World {
         }
     }
 
-    /// Tries again to reach a node that was lost.
+    /// Tries again to reach a lost node.
     pub fn recover(&mut self, c: usize, node: usize) {
         let of = &self.controllers[c];
         if matches!(of.phase, Phase::Await(..)) && of.calls[node].is_none() {
@@ -239,7 +239,7 @@ impl World {
         }
     }
 
-    /// A reply has arrived; nobody waits for those of calls that were given up.
+    /// Handles a reply. Nobody waits for replies to calls that were given up.
     pub fn answer(&mut self, c: usize, node: usize, call: u64, answer: Answer) {
         let of = &mut self.controllers[c];
         if of.calls[node] != Some(call) {
@@ -267,7 +267,7 @@ impl World {
             (Phase::Reset(_), Answer::Reset { failed: true } | Answer::Refused) => {
                 Outcome::NotUndone
             }
-            // What is left is undone before the next trial, or refuses it.
+            // What is left is undone before the next trial, or the trial is refused.
             (Phase::Await(..), Answer::Reset { failed: true }) => Outcome::Good,
             (Phase::Run, Answer::StreamEnd | Answer::Refused) | (_, Answer::Unavailable) => {
                 Outcome::Lost
@@ -280,7 +280,7 @@ impl World {
         self.settle(c, node, outcome);
     }
 
-    /// A node that was lost answers again.
+    /// Handles a lost node that answers again.
     fn described(&mut self, c: usize, node: usize, now: Known, last_run: &str) {
         let info = |known: &Known, last_run: &str| NodeInfo {
             generation: known.generation,
@@ -301,14 +301,14 @@ impl World {
         self.call(c, node, Request::Reset { run, epoch });
     }
 
-    /// A node's part of the phase is over.
+    /// Records that a node's part of the phase is over.
     fn settle(&mut self, c: usize, node: usize, outcome: Outcome) {
         let of = &mut self.controllers[c];
         of.outcomes[node] = Some(outcome);
         let settled: Vec<Outcome> = of.outcomes.iter().flatten().copied().collect();
         let all = settled.len() == of.outcomes.len();
         let is_good = settled.iter().all(|outcome| *outcome == Outcome::Good);
-        // Of the node whose error is the run's.
+        // The outcome of the node whose error is the run's.
         let first = settled.iter().find(|outcome| **outcome != Outcome::Good).copied();
         let lost = first == Some(Outcome::Lost);
         let phase = of.phase;
@@ -358,7 +358,7 @@ impl World {
         self.after(TRIAL_MS + REPORT_LIMIT_MS, limit);
     }
 
-    /// Some nodes have not reported in time.
+    /// Handles that some nodes have not reported in time.
     pub fn run_limit(&mut self, c: usize, epoch: u64) {
         if self.controllers[c].phase == Phase::Run && self.controllers[c].epoch == epoch {
             self.stop_trial(c, true);
@@ -418,7 +418,7 @@ impl World {
         }
     }
 
-    /// The process ends; while there are faults, somebody resumes the run if it is not complete.
+    /// Ends the process. While there are faults, somebody resumes the run if it is not complete.
     fn end_run(&mut self, c: usize) {
         for connection in self.controllers[c].connections.clone().into_iter().flatten() {
             self.connections[connection].open[CONTROLLER] = false;

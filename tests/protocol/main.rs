@@ -1,12 +1,12 @@
-//! The protocol of controllers and agents under faults, in virtual time: two controllers and three nodes, whose messages are late,
-//! repeated and in any order, and whose processes and machines end, stop and start. The agent's state machine and the
-//! controller's decision about a node that was lost are the programs' own; kernel, disk and network are models.
+//! Tests the protocol of controllers and agents under faults, in virtual time: two controllers and three nodes. Their messages are late,
+//! repeated and reordered; their processes and machines end, stop and start. The agent's state machine, and the controller's decision about
+//! a lost node, are the programs' own. Kernel, disk and network are models.
 //!
-//! Promises (docs/reliability.md): a node works for one trial at a time and begins it clean (P1, P12); it is free soon after
-//! its controller is gone (P2, P11); every change has a record that undoes it (P1); a trial is recorded as ok only if it ran on
-//! all nodes from beginning to end (P4, P13), and once (P3); after the faults every run completes (P8, P10).
+//! Promises (docs/reliability.md): a node works for one trial at a time and begins it clean (P1, P12); it is free soon after its controller
+//! is gone (P2, P11); every change has a record that undoes it (P1); a trial is recorded as ok only if it ran on all nodes from beginning
+//! to end (P4, P13), and only once (P3); after the faults, every run completes (P8, P10).
 //!
-//! `CCBENCH_SEEDS` is the number of seeds, `CCBENCH_SEED` the first one. A failure prints the command that repeats it.
+//! `CCBENCH_SEEDS` is the number of seeds, `CCBENCH_SEED` is the first one. A failure prints the command that repeats it.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod controller;
@@ -17,23 +17,23 @@ use std::collections::HashSet;
 
 use world::World;
 
-/// Seeds of `make test`.
+/// Number of seeds in `make test`.
 const SEEDS: u64 = 4_000;
 
-/// What is wrong in a protocol that the checks must find.
+/// A flaw of the protocol, which the checks must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
-    /// Nothing.
+    /// No flaw.
     None,
     /// The controller's Prepare does not say which generation it knows.
     NoFencing,
     /// The generation is lost when the agent ends.
     ForgetsGeneration,
-    /// The undo record follows the change.
+    /// The undo record is written after the change.
     ChangesBeforeRecord,
-    /// The agent does not notice the end of the controller's connection.
+    /// The agent does not notice that the controller's connection has ended.
     IgnoresLoss,
-    /// A trial is ok when one node has reported.
+    /// A trial is ok as soon as one node has reported.
     CommitsTooEarly,
 }
 
@@ -77,7 +77,7 @@ fn a_seed_repeats_itself() {
     assert_ne!(end(1), end(2));
 }
 
-/// The checks can fail: each flaw is found.
+/// Verifies the checks: they find each flaw.
 #[test]
 fn flaws_are_found() {
     let flaws = [

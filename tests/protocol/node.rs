@@ -1,5 +1,5 @@
-//! A node: the agent's state machine (`ccbench_agent::session`) between a model of the kernel and a model of its disk. What
-//! surrounds the state machine follows `executor.rs`: one order at a time, leases, the undo journal, the generation file.
+//! A node: the agent's state machine (`ccbench_agent::session`) between models of the kernel and of its disk. What surrounds the state
+//! machine follows `executor.rs`: one order at a time, leases, the undo journal, the generation file.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -8,20 +8,20 @@ use ccbench_agent::session::{Action, Command, Holder, NodeSession, Refused, Stat
 use crate::Flaw;
 use crate::world::{Answer, Event, Message, Ms, NODE, World};
 
-/// Changes that a trial makes to a node.
+/// Number of changes that a trial makes to a node.
 const CHANGES: u32 = 4;
-/// The lease that the controller asks for, and the one after a trial's end.
+/// The lease that the controller asks for, and the one after the end of a trial.
 const LEASE_MS: Ms = 15_000;
 const ENDED_LEASE_MS: Ms = 5_000;
 /// Length of a trial.
 pub const TRIAL_MS: Ms = 800;
-/// Longest time of a step: a record on disk, a change, an undo.
+/// Maximum time of a step: a record on disk, a change, an undo.
 const STEP_MS: u64 = 20;
 
 #[derive(Debug, Clone)]
 pub enum Request {
     Describe,
-    /// `uses`: how many Prepares the node had accepted when its controller asked it last, which only the model knows.
+    /// `uses`: how many Prepares the node had accepted when its controller last asked it. Only the model knows this.
     Prepare {
         run: usize,
         trial: u32,
@@ -39,7 +39,7 @@ pub enum Request {
     },
 }
 
-/// What the executor handles one after the other.
+/// Orders that the executor handles one after another.
 #[derive(Debug)]
 pub enum Order {
     Request { connection: usize, call: u64, request: Request },
@@ -48,7 +48,7 @@ pub enum Order {
     Ended { connection: usize },
 }
 
-/// A call that waits for its reply.
+/// A call that is waiting for its reply.
 #[derive(Debug, Clone, Copy)]
 struct Caller {
     connection: usize,
@@ -57,9 +57,9 @@ struct Caller {
 
 #[derive(Debug)]
 enum Work {
-    /// Odd steps are changes, even ones the records before them.
+    /// Odd steps are changes, even steps are the records before them.
     Prepare { caller: Caller, step: u32 },
-    /// What fails is kept; `answer` is for the caller, if there is one.
+    /// Keeps what fails. `answer` is for the caller, if there is one.
     Undo { answer: Option<(Caller, Option<Answer>)>, kept: Vec<Change> },
 }
 
@@ -93,12 +93,12 @@ pub struct Node {
     pub awake_since: Ms,
     pub disk_full_until: Ms,
     pub undo_fails_until: Ms,
-    // What happened; only the model knows it.
-    /// The run of every Prepare that was accepted.
+    // History, which only the model knows.
+    /// The run of every accepted Prepare.
     uses: Vec<usize>,
-    /// The largest generation since the state directory was made.
+    /// The largest generation since the state directory was created.
     last_generation: u64,
-    /// Run and epoch of trials that ran from beginning to end.
+    /// Run and epoch of the trials that ran from beginning to end.
     whole: BTreeSet<(String, u64)>,
 }
 
@@ -131,12 +131,12 @@ impl Node {
         self.is_up && self.incarnation == incarnation
     }
 
-    /// Whether a trial ran from beginning to end.
+    /// Returns whether a trial ran from beginning to end.
     pub fn ran(&self, run: usize, epoch: u64) -> bool {
         self.whole.contains(&(run.to_string(), epoch))
     }
 
-    /// The machine starts again, with the state directory or without it.
+    /// Restarts the machine, with or without its state directory.
     pub fn reboot(&mut self, keeps_state: bool) {
         self.boot += 1;
         self.kernel.clear();
@@ -146,7 +146,7 @@ impl Node {
         }
     }
 
-    /// The connection that holds the node, and whether its trial is over.
+    /// Returns the connection that holds the node, and whether its trial is over.
     pub fn held_by(&self) -> Option<(usize, bool)> {
         let holder = self.holder().filter(|_| self.is_up)?;
         let connection = usize::try_from(holder.connection?).ok()?;
@@ -164,7 +164,7 @@ impl Node {
     }
 
     /// # Errors
-    /// A change without a record, or of another trial than the one that holds the node.
+    /// There is a change without a record, or of a trial that does not hold the node.
     pub fn check_changes(&self) -> Result<(), String> {
         if let Some(change) = self.kernel.iter().find(|change| !self.journal.contains(change)) {
             return Err(format!("{change:?} is not in the undo journal {:?}", self.journal));
@@ -179,7 +179,7 @@ impl Node {
     }
 
     /// # Errors
-    /// It is held, or has changes that the next Prepare would not find.
+    /// The node is held, or has changes that the next Prepare would not find.
     pub fn check_free(&self) -> Result<(), String> {
         match &self.session.state {
             State::Idle if self.is_up && self.work.is_none() => self.check_changes(),
@@ -211,7 +211,7 @@ pub fn boot_id(boot: u64) -> String {
     format!("boot-{boot}")
 }
 
-/// What a request asks of the state machine; `None` for what it has no part in.
+/// Returns what a request asks of the state machine; `None` if it does not concern it.
 fn command_of(connection: usize, request: &Request) -> Option<Command> {
     let connection = Some(connection as u64);
     match request {
@@ -250,7 +250,7 @@ impl World {
                 Order::Ended { connection } => {
                     let is_over = matches!(self.nodes[node].session.state, State::Ended(_));
                     let holder = self.nodes[node].holder().and_then(|holder| holder.connection);
-                    // After the end of a trial only the lease frees the node.
+                    // After the end of a trial, only the lease frees the node.
                     if holder == Some(connection as u64) && !is_over {
                         self.lost(node);
                     }
@@ -391,7 +391,7 @@ impl World {
         self.step_later(node);
     }
 
-    /// A step of what the executor does.
+    /// Executes one step of the executor.
     pub fn step(&mut self, node: usize) {
         match self.nodes[node].work.take() {
             Some(Work::Prepare { caller, step }) => self.prepare_step(node, caller, step),
@@ -438,7 +438,7 @@ impl World {
         }
     }
 
-    /// Undoes the last change that is left; at the end the journal has those that could not be undone.
+    /// Undoes the last remaining change. At the end, the journal has those that could not be undone.
     fn undo_step(
         &mut self,
         node: usize,
@@ -469,7 +469,7 @@ impl World {
         }
     }
 
-    /// The agent's process ends, and starts again later.
+    /// Ends the agent's process, which starts again later.
     pub fn end_node(&mut self, node: usize, down: Ms) {
         let of = &mut self.nodes[node];
         of.is_up = false;
@@ -481,7 +481,7 @@ impl World {
         self.after(down, Event::NodeStart { node, incarnation });
     }
 
-    /// The agent starts: it undoes what a dead one has left, unless the machine was rebooted meanwhile.
+    /// Starts the agent. It undoes what a dead one has left, unless the machine has been rebooted meanwhile.
     pub fn start_node(&mut self, node: usize, incarnation: u64) {
         let now = self.now;
         let of = &mut self.nodes[node];

@@ -1,4 +1,4 @@
-//! Virtual time, the network between controllers and nodes, and the faults. Everything follows from the seed.
+//! Virtual time, the network between controllers and nodes, and the faults. The seed determines everything.
 
 use std::collections::BTreeMap;
 
@@ -13,30 +13,30 @@ pub type Ms = u64;
 
 pub const NODES: usize = 3;
 pub const CONTROLLERS: usize = 2;
-/// The ends of a connection.
+/// The two ends of a connection.
 pub const CONTROLLER: usize = 0;
 pub const NODE: usize = 1;
-/// Faults begin within this.
+/// Faults begin within this time.
 const FAULTS_MS: Ms = 30_000;
-/// The longest fault.
+/// Maximum length of a fault.
 pub const FAULT_MS: Ms = 20_000;
-/// All faults are over, leases have ended, and controllers have stopped waiting for nodes.
+/// By this time, all faults are over, leases have ended, and controllers have stopped waiting for nodes.
 const QUIET_MS: Ms = FAULTS_MS + FAULT_MS + 120_000;
-/// A controller that starts after the faults ends within this.
+/// A controller that starts after the faults ends within this time.
 const RUN_MS: Ms = 60_000;
 const KEEPALIVE_MS: Ms = KEEPALIVE_INTERVAL.as_millis() as Ms;
 const SILENCE_MS: Ms = KEEPALIVE_TIMEOUT.as_millis() as Ms;
 const WATCH_MS: Ms = 250;
-/// No call has this number.
+/// A number that no call has.
 const NO_CALL: u64 = u64::MAX;
-/// A segment is sent again after this, and then after twice, four times … as long.
+/// A lost segment is sent again after this time, and then after twice, four times … this time.
 const RETRANSMIT_MS: Ms = 200;
-/// A node whose controller is gone is free within this: the silence that is tolerated, a tick, and the time to undo.
+/// A node whose controller is gone is free within this time: the tolerated silence, a tick, and the time to undo.
 const FREE_MS: Ms = SILENCE_MS + KEEPALIVE_MS + 2_000;
-/// The same after the end of a trial: the lease then, and the time to undo.
+/// The same after the end of a trial: the lease after it, and the time to undo.
 const ENDED_FREE_MS: Ms = 9_000;
 
-/// How long a connection is silent that is cut for `length`: until TCP repeats what was lost first.
+/// Returns how long a connection that is cut for `length` is silent: until TCP first repeats what was lost.
 fn silence(length: Ms) -> Ms {
     let repeats = std::iter::successors(Some(RETRANSMIT_MS), |rto| Some(rto * 2));
     let mut after = repeats.scan(0, |after, rto| {
@@ -55,12 +55,12 @@ fn keepalive_outlasts_what_tcp_repeats_after_three_seconds() {
     assert_eq!([KEEPALIVE_MS, SILENCE_MS], [500, 4_500]);
 }
 
-/// Numbers that follow from a seed (splitmix64).
+/// Numbers that the seed determines (splitmix64).
 #[derive(Debug)]
 pub struct Dice(pub u64);
 
 impl Dice {
-    /// Below `sides`.
+    /// Returns a number below `sides`.
     pub fn roll(&mut self, sides: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -74,10 +74,10 @@ impl Dice {
     }
 }
 
-/// What a node replies.
+/// A node's reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// `uses`: Prepares that the node has ever accepted, which only the model knows.
+    /// `uses`: how many Prepares the node has ever accepted. Only the model knows this.
     Described {
         generation: u64,
         boot: u64,
@@ -107,23 +107,23 @@ pub enum Message {
     Answer(Answer),
 }
 
-/// A TCP connection with keepalives. Its messages may be late, twice and in any order, which is worse than TCP.
+/// A TCP connection with keepalives. Its messages may be late, repeated and in any order, which is worse than TCP.
 #[derive(Debug)]
 pub struct Connection {
     pub controller: usize,
     pub node: usize,
     /// The processes at both ends.
     incarnations: [u64; 2],
-    /// By end.
+    /// Indexed by end.
     pub open: [bool; 2],
-    /// Nothing passes since then.
+    /// When it became silent.
     pub silent_since: Option<Ms>,
 }
 
 /// Kinds of faults.
 pub const FAULT_KINDS: usize = 8;
 
-/// Something that happens to a process or to the network.
+/// An event that affects a process or the network.
 #[derive(Debug, Clone)]
 pub enum Fault {
     /// Messages towards this end of the connections between the two are lost.
@@ -137,7 +137,7 @@ pub enum Fault {
         node: usize,
         down: Ms,
     },
-    /// With the state directory, or without it.
+    /// With or without the state directory.
     RebootNode {
         node: usize,
         down: Ms,
@@ -188,9 +188,9 @@ pub struct World {
     pub connections: Vec<Connection>,
     pub nodes: Vec<Node>,
     pub controllers: Vec<Controller>,
-    /// Until when: by controller, node and the end that nothing reaches.
+    /// Until when the end is unreachable, indexed by controller, node and end.
     cuts: [[[Ms; 2]; NODES]; CONTROLLERS],
-    /// The first thing that must not happen.
+    /// The first violation.
     pub violation: Option<String>,
     pub faults: Vec<(Ms, Fault)>,
 }
@@ -242,10 +242,10 @@ impl World {
         }
     }
 
-    /// The whole simulation: faults, quiet, and a run of each controller without faults.
+    /// Runs the whole simulation: faults, quiet, and then a run of each controller without faults.
     ///
     /// # Errors
-    /// What must not happen.
+    /// The first violation.
     pub fn simulate(&mut self) -> Result<(), String> {
         self.run_until(QUIET_MS)?;
         self.check_quiet()?;
@@ -257,7 +257,7 @@ impl World {
         self.check_quiet()
     }
 
-    /// Whether controllers start again by themselves.
+    /// Returns whether controllers no longer start by themselves.
     pub fn is_quiet(&self) -> bool {
         self.now > FAULTS_MS + FAULT_MS
     }
@@ -288,7 +288,7 @@ impl World {
         self.at(self.now + delay, event);
     }
 
-    /// How many events there were.
+    /// Returns the number of events.
     pub fn events(&self) -> u64 {
         self.next
     }
@@ -299,7 +299,7 @@ impl World {
         }
     }
 
-    /// Until when the process that an event is for is stopped.
+    /// Returns until when the process of an event is stopped.
     fn stopped_until(&self, event: &Event) -> Ms {
         let end_of = |connection: &usize, towards: usize| {
             let Connection { controller, node, .. } = self.connections[*connection];
@@ -435,7 +435,7 @@ impl World {
         }
     }
 
-    /// Whether the processes at both ends of a connection are those that opened it.
+    /// Returns whether the processes at both ends of a connection are those that opened it.
     fn alive(&self, connection: usize) -> [bool; 2] {
         let Connection { controller, node, incarnations, .. } = self.connections[connection];
         [
@@ -458,7 +458,7 @@ impl World {
         self.connections[id].silent_since = since;
         for side in [CONTROLLER, NODE] {
             let peer = 1 - side;
-            // The kernel of a process that has ended resets its connections.
+            // The kernel resets the connections of a process that has ended.
             let is_reset = !(cut[side] || alive[peer] && open[peer]);
             let is_silent = since.is_some_and(|since| now - since >= SILENCE_MS);
             if !open[side] || (alive[side] && (stopped[side] || !(is_reset || is_silent))) {
@@ -476,7 +476,7 @@ impl World {
         }
     }
 
-    /// Every change to a node of this boot has a record that undoes it, and is of the trial that holds the node.
+    /// Checks that every change to a node of this boot has a record that undoes it, and belongs to the trial that holds the node.
     fn check_changes(&mut self) {
         for node in 0..NODES {
             if let Err(what) = self.nodes[node].check_changes() {
@@ -485,7 +485,7 @@ impl World {
         }
     }
 
-    /// No node is held by a controller that is gone.
+    /// Checks that no node is held by a controller that is gone.
     fn watch(&mut self) {
         for node in 0..NODES {
             let now = self.now;
@@ -504,7 +504,7 @@ impl World {
         self.after(WATCH_MS, Event::Watch);
     }
 
-    /// After the faults: nodes are free, and clean or known not to be.
+    /// Checks after the faults that nodes are free, and either clean or known not to be.
     fn check_quiet(&self) -> Result<(), String> {
         for (node, of) in self.nodes.iter().enumerate() {
             of.check_free().map_err(|what| format!("in the end: node {node}: {what}"))?;
@@ -512,7 +512,7 @@ impl World {
         Ok(())
     }
 
-    /// Every trial is recorded as ok exactly once.
+    /// Checks that every trial is recorded as ok exactly once.
     fn check_complete(&self, controller: usize) -> Result<(), String> {
         self.controllers[controller]
             .check_complete()

@@ -1,4 +1,4 @@
-//! `ccbench artifact`: a simulated run is packed, and run again from the archive alone.
+//! Tests `ccbench artifact`: packs a simulated run, and runs it again from the archive alone.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use ccbench_tests::{Bench, text};
 
 use super::PLAN;
 
-/// Both points of [`PLAN`] in two trials each, with a claim that holds and one that does not.
+/// Packs both points of [`PLAN`] with two trials each, with a claim that holds and one that does not.
 fn packed(bench: &Bench) -> String {
     let claim = |text: &str, bound: &str| {
         format!("[[expect]]\nclaim = \"{text}\"\nmetric = \"throughput\"\ngroup = \"f\"\n{bound}\n")
@@ -23,7 +23,7 @@ fn packed(bench: &Bench) -> String {
     bench.path("a.tar.gz").display().to_string()
 }
 
-/// The directory that a rerun made.
+/// Returns the directory that a rerun created.
 fn unpacked(bench: &Bench) -> std::path::PathBuf {
     let dirs = std::fs::read_dir(bench.path("")).unwrap().map(|entry| entry.unwrap().path());
     let mut dirs = dirs.filter(|path| path.join("artifact.json").exists());
@@ -62,7 +62,7 @@ fn a_rerun_elsewhere_is_equal_and_each_claim_has_a_command() {
     let done = reviewer.run(&["artifact", "claim", &name(&dir), "5"]);
     assert_eq!(done.status.code(), Some(2), "{}", text(&done));
     assert!(text(&done).contains("there is no claim 5: the artifact has 4"), "{}", text(&done));
-    // It is not unpacked over another one.
+    // It does not overwrite an unpacked one.
     let again = reviewer.run(&["artifact", "rerun", &archive]);
     assert_eq!(again.status.code(), Some(2), "{}", text(&again));
     assert!(text(&again).contains("unpack into another --directory"), "{}", text(&again));
@@ -80,7 +80,7 @@ fn other_results_differ_with_exit_code_4() {
     let done = claim("1");
     assert_eq!(done.status.code(), Some(2), "{}", text(&done));
     assert!(text(&done).contains("has no results of a rerun"), "{}", text(&done));
-    // A tenth of the rate: the first claim does not hold there.
+    // At a tenth of the rate, the first claim does not hold.
     let plan = dir.join("run/plan.toml").display().to_string();
     let out = dir.join("rerun").display().to_string();
     let slower = ["--set", "links.bottleneck.rate=2mbit"];

@@ -1,4 +1,4 @@
-//! Rows of simulated probes have a value in the same columns as those of an agent.
+//! Tests that rows of simulated probes have values in the same columns as those of an agent.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use ccbench_tests::port::ReservedPort;
 #[path = "../../crates/simulator/tests/support/mod.rs"]
 mod support;
 
-/// A probe whose path is cut after the handshake, where the plan ends with the table of this change.
+/// A probe whose path is cut after the handshake, by the change in the plan's last table.
 const SIMULATED: &str = r#"
 name = "columns"
 [nodes]
@@ -43,7 +43,7 @@ timeout = "500ms"
 "#;
 const CUT: &str = "[[changes]]\nat = \"25ms\"\nset = { \"links.back.loss\" = \"99.99%\" }\n";
 
-/// The columns of a row that have a value, other than those that every row fills.
+/// Returns the columns of a row that have a value, except those that every row fills in.
 fn filled(row: &wire::Probe) -> Vec<&'static str> {
     let columns = [
         ("rtt_us", row.rtt_us.is_some()),
@@ -59,7 +59,7 @@ fn filled(row: &wire::Probe) -> Vec<&'static str> {
     columns.into_iter().filter(|(_, has_value)| *has_value).map(|(column, _)| column).collect()
 }
 
-/// The simulator's only row of a probe with these keys.
+/// Returns the simulator's only row of a probe with these keys.
 fn simulated(keys: &str, more: &str) -> wire::Probe {
     let rows = support::rows(&format!("{SIMULATED}{keys}{more}"), 1).unwrap();
     let probe = |(_, event): (String, wire::RunEvent)| match event.of {
@@ -71,7 +71,7 @@ fn simulated(keys: &str, more: &str) -> wire::Probe {
     probes.remove(0)
 }
 
-/// A probe of a port of this machine.
+/// Returns a probe of a port of this machine.
 fn task(kind: ProbeKind, port: u16, timeout: Micros) -> ProbeTask {
     let bytes = (kind == ProbeKind::Http).then_some(Bytes::new(1000));
     let probe = Probe::new(kind, "src", "dst");
@@ -79,7 +79,7 @@ fn task(kind: ProbeKind, port: u16, timeout: Micros) -> ProbeTask {
     ProbeTask { id: "p".to_owned(), plan, to_ip: [127, 0, 0, 1].into(), port }
 }
 
-/// An agent's only row of a probe.
+/// Returns an agent's only row of a probe.
 fn measured(task: &ProbeTask) -> wire::Probe {
     let (mut rows, stop) = (Vec::new(), Arc::new(AtomicBool::new(false)));
     let deadline = Deadline { at_ns: u64::MAX, stop: Arc::clone(&stop) };
@@ -91,7 +91,7 @@ fn measured(task: &ProbeTask) -> wire::Probe {
     rows.remove(0)
 }
 
-/// A listener of this machine and its port.
+/// Returns a listener of this machine and its port.
 fn listener() -> (TcpListener, u16) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

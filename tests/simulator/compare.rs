@@ -1,10 +1,10 @@
-//! `ccbench compare` of two runs with several points.
+//! Tests `ccbench compare` with two runs of several points.
 
 use ccbench_tests::{Bench, text};
 
 use crate::PLAN;
 
-/// A finished run of [`PLAN`] with these changes.
+/// Makes a finished run of [`PLAN`] with these changes.
 fn run(changes: &[(&str, &str)]) -> (Bench, String) {
     let bench = Bench::new();
     let plan = changes.iter().fold(PLAN.to_owned(), |plan, (from, to)| {
@@ -39,7 +39,7 @@ fn points_are_matched_judged_and_counted() {
     let wide = "throughput_sum=60,srtt=200,retransmission_share=100000";
     let printed = compare(&first, &slower, &["--tolerance", wide]);
     assert!(printed.ends_with("\n2 of 2 points agree\n"), "{printed}");
-    // A requested metric leaves out the tolerances of others.
+    // Requesting a metric excludes the tolerances of others.
     let wide = ["--metric", "srtt", "--tolerance", "srtt=200"];
     let printed = compare(&first, &slower, &wide);
     assert!(!printed.contains("throughput_sum"), "{printed}");
@@ -66,7 +66,7 @@ fn points_are_matched_judged_and_counted() {
     assert_eq!((reno[at("mean_b")], reno[at("note")]), ("", "only in B"));
 }
 
-/// A claim that holds at 20 Mbit/s only, and one that holds at 10 Mbit/s, too.
+/// A claim that holds only at 20 Mbit/s, and one that also holds at 10 Mbit/s.
 const CLAIMS: &str = r#"
 [[expect]]
 claim = "The flow is fast"

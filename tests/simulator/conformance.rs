@@ -1,17 +1,17 @@
-//! `ccbench reproduce conformance` in the simulator: verdicts of some test cases of the BBR draft.
+//! Tests `ccbench reproduce conformance` in the simulator: verdicts of some test cases of the BBR draft.
 
 use ccbench_tests::{Bench, text};
 use serde_json::Value;
 
-/// The events of this name in what a command printed with `--json`.
+/// Returns the events with this name in a command's output with `--json`.
 fn events(done: &std::process::Output, name: &str) -> Vec<Value> {
     let printed = String::from_utf8_lossy(&done.stdout);
     let events = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     events.filter(|event| event["event"] == name).collect()
 }
 
-/// STARTUP's end by a plateau, DRAIN's by in flight and by nothing else, and PROBE_RTT: a state machine without any of them fails these
-/// cases.
+/// STARTUP ends because of a plateau, DRAIN only because of what is in flight, and PROBE_RTT occurs. A state machine without any of these
+/// fails these cases.
 #[test]
 fn cases_of_startup_drain_and_probe_rtt_hold() {
     for (case, measured) in [
@@ -36,7 +36,7 @@ fn cases_of_startup_drain_and_probe_rtt_hold() {
     }
 }
 
-/// An implementation that breaks a rule of the draft is found: no PROBE_RTT in a minute, a DRAIN that hardly drains.
+/// The cases detect an implementation that breaks a rule of the draft: no PROBE_RTT in a minute, a DRAIN that hardly drains.
 #[test]
 fn cases_tell_a_wrong_implementation() {
     for (case, file, params) in [
@@ -58,7 +58,7 @@ fn cases_tell_a_wrong_implementation() {
     }
 }
 
-/// All cases in turn: those that do not have what `--set` selects are not run, and do not change the result of the others.
+/// Runs all cases in turn. Those without what `--set` selects are not run, and do not change the result of the others.
 #[test]
 fn all_cases_end_with_a_line_for_each() {
     let bench = Bench::new();

@@ -1,4 +1,4 @@
-//! Exports of a simulated run.
+//! Tests exports of a simulated run.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::run;
 use ccbench_tests::{csv, text};
 
-/// Every acknowledgement is a source of metrics, and the events of sockets one of states and losses.
+/// Every acknowledgement gives metrics, and the events of sockets give states and losses.
 #[test]
 fn a_simulated_run_is_exported_as_qlog() {
     let (bench, _) = run(1, &["--set", "sample.acks=every-ack"]);
@@ -28,7 +28,7 @@ fn a_simulated_run_is_exported_as_qlog() {
     }
 }
 
-/// However seldom counters are read, the last one counts.
+/// However seldom counters are read, the last reading counts.
 #[test]
 fn the_summary_has_what_the_tables_count_until_the_end() {
     for every in ["100ms", "2s"] {

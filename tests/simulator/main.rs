@@ -1,4 +1,4 @@
-//! The simulator: trials without a kernel. No test needs root or the lab.
+//! Tests the simulator: trials without a kernel. No test needs root or the lab.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -58,13 +58,13 @@ flows = ["f"]
 "flows.f.cc" = ["cubic", "bbr"]
 "#;
 
-/// The plan's file, with this number of trials of each point.
+/// Writes the plan with this number of trials of each point. Returns the file.
 fn plan_file(bench: &Bench, repeat: u32) -> String {
     let text = PLAN.replace("seed = 1", &format!("seed = 1\nrepeat = {repeat}"));
     bench.write("plan.toml", &text).display().to_string()
 }
 
-/// A finished run whose trials are all ok.
+/// Makes a finished run whose trials are all ok.
 fn run(repeat: u32, arguments: &[&str]) -> (Bench, String) {
     let bench = Bench::new();
     let plan = plan_file(&bench, repeat);
@@ -76,10 +76,10 @@ fn run(repeat: u32, arguments: &[&str]) -> (Bench, String) {
     (bench, text(&done))
 }
 
-/// So many repetitions that a run is not at its end when a test interrupts it after two trials.
+/// Enough repetitions that a run has not ended when a test interrupts it after two trials.
 const MANY: u32 = 30;
 
-/// The tables of such a run that was not interrupted.
+/// The tables of such a run without interruption.
 static UNINTERRUPTED: LazyLock<Contents> = LazyLock::new(|| tables(&run(MANY, &[]).0));
 
 #[test]
@@ -100,10 +100,10 @@ fn fills_the_bottleneck_and_the_verdict_is_ok() {
         row["value"].parse::<f64>().unwrap()
     };
     for (point, cc) in [("0", "cubic"), ("1", "bbr")] {
-        // 1448 of 1514 bytes are payload; start and first recovery take some tenths of a second.
+        // 1448 of 1514 bytes are payload. Start and first recovery take some tenths of a second.
         let goodput = value(point, "throughput_sum") / 20e6;
         assert!((0.75..0.96).contains(&goodput), "{cc}: {goodput} of the rate");
-        // Both delays, and at most a full queue (30 ms) and a packet on the line.
+        // Both delays, and at most a full queue (30 ms) plus a packet on the line.
         let srtt_ms = value(point, "srtt") / 1e3;
         assert!((20.0..51.0).contains(&srtt_ms), "{cc}: {srtt_ms} ms");
     }
@@ -138,7 +138,7 @@ fn another_seed_is_another_trial() {
     assert_ne!(srtt("1"), srtt("2"));
 }
 
-/// Ctrl-C discards the running trials; the resumed run has the results of one that was not interrupted.
+/// Ctrl-C discards the running trials. The resumed run has the results of an uninterrupted one.
 #[test]
 fn an_interrupted_run_is_resumed() {
     let bench = Bench::new();
@@ -159,16 +159,16 @@ fn an_interrupted_run_is_resumed() {
     let in_lab = bench.run(&["run", "--resume", &dir, "--lab"]);
     assert_eq!(in_lab.status.code(), Some(2), "{}", text(&in_lab));
     assert!(text(&in_lab).contains("this run was simulated; leave out --lab"), "{}", text(&in_lab));
-    // The command as it is printed: the directory knows that the run is simulated.
+    // The command as it was printed. The directory knows that the run is simulated.
     let advice =
         printed.lines().find_map(|line| line.trim_end().strip_prefix("resume with: ccbench "));
     let resumed = bench.run(&advice.unwrap().split(' ').collect::<Vec<_>>());
     assert_eq!(resumed.status.code(), Some(0), "{}", text(&resumed));
-    // `trials.csv` has the interrupted trial, too.
+    // `trials.csv` also has the interrupted trial.
     assert_equal(&tables(&bench), &UNINTERRUPTED);
 }
 
-/// Who reads the log may leave (`2>&1 | head -1`): the run goes on.
+/// The reader of the log may leave (`2>&1 | head -1`); the run must go on.
 #[test]
 fn a_closed_standard_error_does_not_end_a_run() {
     let bench = Bench::new();
@@ -204,7 +204,7 @@ fn a_run_of_another_backend_or_model_is_not_resumed() {
     let (code, printed) = resume(&other, &["--sim"]);
     assert_eq!(code, Some(2), "{printed}");
     assert!(printed.contains("this run was not simulated; leave out --sim"), "{printed}");
-    // A run of an earlier version has a note only.
+    // For a run of an earlier version, there is only a note.
     let mut earlier = record;
     earlier.as_object_mut().unwrap().remove("backend");
     for options in [&[][..], &["--sim"]] {
@@ -214,7 +214,7 @@ fn a_run_of_another_backend_or_model_is_not_resumed() {
     }
 }
 
-/// The simulator reports the ECN mode of both ends as an agent does, and the verdict draws the same conclusions.
+/// The simulator reports the ECN mode of both ends like an agent, and the verdict draws the same conclusions.
 #[test]
 fn ecn_that_is_off_degrades_those_that_count_marks() {
     let text_of = |sysctl: &str| {
@@ -223,7 +223,7 @@ fn ecn_that_is_off_degrades_those_that_count_marks() {
             .replace("[\"cubic\", \"bbr\"]", "[\"d\", \"p\", \"cubic\"]")
             + "[cc.d]\nalgorithm = \"dctcp\"\n[cc.p]\nalgorithm = \"prague\"\n"
     };
-    // The codes of the reasons of each trial, in order, and what was printed.
+    // Returns the codes of the reasons of each trial, in order, and the output.
     let run = |sysctl: &str| {
         let bench = Bench::new();
         let plan = bench.write("plan.toml", &text_of(sysctl)).display().to_string();

@@ -1,4 +1,4 @@
-//! One-way delays of simulated packets, from plan to summary.
+//! Tests one-way delays of simulated packets, from the plan to the summary.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use ccbench_tests::{Bench, csv, text};
 
 use crate::PLAN;
 
-/// A run whose bottleneck has a packet log of this size: its output, and the rows of the summary.
+/// Makes a run whose bottleneck has a packet log of this size. Returns its output and the rows of the summary.
 fn logged(bytes: &str) -> (Bench, String, Vec<BTreeMap<String, String>>) {
     let queue = "limit = \"75000B\" }";
     let plan = PLAN.replace(queue, &format!("{queue}\npacket_log = \"{bytes}\""));
@@ -39,11 +39,11 @@ fn delay_of_packets_is_within_what_the_link_permits() {
     assert!(printed.contains("one-way delay ms"), "{printed}");
     let flow = |stat| of(&rows, ("flow", "f/0"), stat).unwrap_or_else(|| panic!("no {stat}"));
     let [p50_us, p95_us, p99_us] = ["p50", "p95", "p99"].map(flow);
-    // 10 ms and the time on the line, at most after a full queue (30 ms) and the packet that is on the line.
+    // 10 ms and the time on the line, at most after a full queue (30 ms) and the packet on the line.
     assert!((10_605.0..=p95_us).contains(&p50_us), "{p50_us} {p95_us}");
     assert!(p95_us <= p99_us && p99_us < 41_500.0, "{p95_us} {p99_us}");
     assert_eq!(of(&rows, ("flow", "f/0"), "undefined"), None);
-    // There is one flow; pings and acknowledgements do not count.
+    // There is one flow. Pings and acknowledgements do not count.
     for place in [("group", "f"), ("net", "all"), ("link", "bottleneck")] {
         assert_eq!(of(&rows, place, "p95"), Some(p95_us), "{place:?}");
     }

@@ -1,4 +1,4 @@
-//! Probes over TCP, from plan to summary.
+//! Tests probes over TCP, from the plan to the summary.
 
 use ccbench_tests::run_files::{assert_equal, tables_and_summaries};
 use ccbench_tests::{Bench, csv, text};
@@ -45,7 +45,7 @@ fn pages_and_connections_are_summarised() {
         let row = row.unwrap_or_else(|| panic!("no {metric} of {subject}"));
         row["value"].parse::<f64>().unwrap()
     };
-    // 20 ms, a queue of up to 30 ms, and packets on the line. A SYN may be dropped, so means are no measure.
+    // 20 ms, a queue of up to 30 ms, and packets on the line. A SYN may be dropped, so the mean is no measure.
     assert!((20e3..52e3).contains(&of("connect", "rtt", "min")));
     assert!((40e3..104e3).contains(&of("page", "first_byte_time", "min")));
     assert!(of("page", "fetch_time", "mean") > of("page", "first_byte_time", "mean"));
@@ -62,7 +62,7 @@ fn fetches_that_fail_degrade_the_trial() {
     let plan = bench.write("plan.toml", &dead).display().to_string();
     let done = bench.run(&["run", &plan, "--sim"]);
     let trials = std::fs::read_to_string(bench.results().join("trials.csv")).unwrap();
-    // Those from 1 s on fail, earlier ones perhaps: they share the line with a flow that begins.
+    // Those from 1 s on fail. Earlier ones may fail, because they share the line with a flow that begins.
     let why = "of 6 http probes failed; first error: ";
     assert!(trials.matches(why).count() >= 2, "{}", text(&done));
 }

@@ -1,8 +1,8 @@
-//! `ccbench trace record` of a simulated path.
+//! Tests `ccbench trace record` of a simulated path.
 
 use ccbench_tests::{Bench, recorded, text};
 
-/// Records the path, and returns what was printed.
+/// Records the path. Returns the output.
 fn record(bench: &Bench, rate: &str) -> String {
     let arguments = recorded::arguments(bench, rate, "path");
     let words: Vec<&str> = arguments.iter().map(String::as_str).chain(["--sim"]).collect();
@@ -22,7 +22,7 @@ fn a_replayed_trace_is_recorded_again() {
         let whole = whole.unwrap_or_else(|| panic!("no line about {direction}: {printed}"));
         assert!(whole.ends_with(" 100 rows, 100 of them saturated"), "{whole}");
     }
-    // The same rows on any machine.
+    // The rows are the same on any machine.
     let again = Bench::new();
     record(&again, "20mbit");
     for file in ["path.down.csv", "path.up.csv"] {
@@ -31,7 +31,7 @@ fn a_replayed_trace_is_recorded_again() {
     }
 }
 
-/// What was recorded is a trace like any other: a path that replays it is recorded with the same capacity in each second.
+/// A recorded trace is like any other: recording a path that replays it gives the same capacity in each second.
 #[test]
 fn a_recorded_trace_replays_within_two_percent_of_each_second() {
     let bench = Bench::new();

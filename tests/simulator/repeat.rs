@@ -1,4 +1,4 @@
-//! Rules that end the repetition of points, and comparisons.
+//! Tests rules that end the repetition of points, and comparisons.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use super::PLAN;
 
-/// Any spread that these trials have is less than this.
+/// The spread of these trials is always below this.
 pub const LOOSE: &str = r#"repeat = { at_least = 5, at_most = 8, until = [{ metric = "throughput", group = "f", within = "90%" }] }"#;
-/// A line of the journal.
+/// Part of a line of the journal.
 const DECISION: &str = "\"event\":\"decision\"";
 /// A difference is never within this margin.
 pub const COMPARED: &str = r#"
@@ -24,7 +24,7 @@ better = "higher"
 margin = "1bit"
 "#;
 
-/// A run with these rules.
+/// Makes a run with these rules.
 fn run(repeat: &str, rest: &str, arguments: &[&str]) -> Bench {
     let bench = Bench::new();
     let plan = PLAN.replace("seed = 1", &format!("seed = 1\n{repeat}")) + rest;
@@ -34,7 +34,7 @@ fn run(repeat: &str, rest: &str, arguments: &[&str]) -> Bench {
     bench
 }
 
-/// One run with [`LOOSE`] rules for all tests that need only its results.
+/// One run with [`LOOSE`] rules, for all tests that need only its results.
 static LOOSE_RUN: LazyLock<KeptRun> =
     LazyLock::new(|| KeptRun::of(&run(LOOSE, "", &["--jobs", "1"])));
 /// The same with a comparison.
@@ -58,7 +58,7 @@ fn resume(bench: &Bench) {
     assert_eq!(resumed.status.code(), Some(0), "{}", text(&resumed));
 }
 
-/// The number of trials of each of the two points.
+/// Returns the number of trials of each of the two points.
 fn trials(bench: &Bench) -> [usize; 2] {
     let trials = csv(&bench.results().join("trials.csv"));
     ["0", "1"].map(|point| trials.iter().filter(|trial| trial["point_id"] == point).count())
@@ -109,7 +109,7 @@ fn the_same_trials_run_for_any_number_of_jobs() {
     }
 }
 
-/// A kill leaves the first lines of the journal: it is in the midst of the repetitions, or between a trial and the decision after it.
+/// A kill leaves the first lines of the journal: in the middle of the repetitions, or between a trial and the decision after it.
 #[test]
 fn a_killed_run_is_resumed_with_the_same_trials_and_decisions() {
     let whole = COMPARED_RUN.copy();
@@ -120,7 +120,7 @@ fn a_killed_run_is_resumed_with_the_same_trials_and_decisions() {
     let after = lines.lines().zip(1..).filter(|(line, _)| ends(line)).map(|(_, number)| number);
     let after: Vec<usize> = after.collect();
     let before_decision = lines.lines().position(|line| line.contains(DECISION)).unwrap();
-    // The seventh trial is one of the fourth repetition, or a later one.
+    // The seventh trial belongs to the fourth repetition or a later one.
     for kept in [after[6], before_decision] {
         let killed = COMPARED_RUN.copy();
         let lines = std::fs::read_to_string(journal(&killed)).unwrap();
@@ -137,7 +137,7 @@ fn a_killed_run_is_resumed_with_the_same_trials_and_decisions() {
     }
 }
 
-/// A kill between the last trial and the end of the run leaves a run that lacks nothing and was not ended.
+/// A kill between the last trial and the end of the run leaves a run that lacks nothing but was not ended.
 #[test]
 fn a_run_that_was_killed_after_its_last_trial_is_ended() {
     for finished in [&LOOSE_RUN, &COMPARED_RUN] {
@@ -189,7 +189,7 @@ fn a_complete_run_with_a_torn_journal_is_mended() {
     assert_eq!(verified.status.code(), Some(0), "{}", text(&verified));
 }
 
-/// The tables of the trials are read before the run goes on, because its rules need them.
+/// Because the run's rules need them, the tables of the trials are read before the run goes on.
 #[test]
 fn a_damaged_trial_of_a_run_with_rules_is_repeated() {
     let bench = LOOSE_RUN.copy();

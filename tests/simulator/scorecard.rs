@@ -1,11 +1,11 @@
-//! `ccbench scorecard`: the criteria of RFC 9743 in simulated trials.
+//! Tests `ccbench scorecard`: the criteria of RFC 9743 in simulated trials.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ccbench_tests::{Bench, csv, text};
 use serde_json::Value;
 
-/// Every section of RFC 9743 that has a criterion.
+/// The sections of RFC 9743 that have a criterion.
 const SECTIONS: &str = "5.1.1 5.1.2 5.1.3 5.1.4 5.1.5 5.2 5.2.1 5.2.2 5.2.3 5.3.1 5.3.2 6.1 6.2 6.3 6.4 7.1 7.2 7.3 7.4 7.5 7.6 7.7 7.8 \
                         7.9 7.10 7.11";
 
@@ -13,7 +13,7 @@ fn number(row: &BTreeMap<String, String>, column: &str) -> Option<f64> {
     row[column].parse().ok()
 }
 
-/// Both congestion controls are CUBIC and have the same seeds, so their trials are equal.
+/// Both congestion controls are CUBIC with the same seeds, so their trials are equal.
 #[test]
 fn cubic_equals_its_baseline_and_every_criterion_has_a_row() {
     let bench = Bench::new();

@@ -1,4 +1,4 @@
-//! Shards of a run in a directory and in a bucket, and the run that they are merged to.
+//! Tests shards of a run in a directory and in a bucket, and the run into which they are merged.
 
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -26,13 +26,13 @@ pub static WHOLE: LazyLock<Whole> = LazyLock::new(|| {
     Whole { tables: tables(&bench), with_summaries: tables_and_summaries(&bench) }
 });
 
-/// `ccbench run PLAN --sim --shard SHARD --out OUT`.
+/// Runs `ccbench run PLAN --sim --shard SHARD --out OUT`.
 pub fn shard(bench: &Bench, shard: &str, out: &str) -> Output {
     let plan = plan_file(bench, REPEAT);
     bench.run(&["run", &plan, "--sim", "--shard", shard, "--out", out])
 }
 
-/// Runs the shards 1 to 3, and asserts on their ends.
+/// Runs shards 1 to 3, and checks how they end.
 pub fn three(bench: &Bench, out: &str) {
     for number in 1..=3 {
         let done = shard(bench, &format!("{number}/3"), out);
@@ -45,7 +45,7 @@ pub fn merge(bench: &Bench, arguments: &[&str]) -> (Option<i32>, String) {
     (done.status.code(), text(&done))
 }
 
-/// Number of files below a folder.
+/// Returns the number of files below a folder.
 pub fn count(folder: &Path) -> usize {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|entry| if entry.path().is_dir() { count(&entry.path()) } else { 1 }).sum()
@@ -93,7 +93,7 @@ fn missing_trials_are_named_by_shard_and_can_be_run_later() {
     assert_equal(&tables(&bench), &WHOLE.tables);
 }
 
-/// Two machines believe that they run the same shard.
+/// Two machines run the same shard.
 #[test]
 fn every_trial_is_committed_once_by_attempts_at_the_same_time() {
     let bench = Bench::new();
@@ -119,7 +119,7 @@ fn every_trial_is_committed_once_by_attempts_at_the_same_time() {
     assert_equal(&tables(&bench), &WHOLE.tables);
 }
 
-/// SIGTERM, which schedulers send, ends the attempt; the next one runs what is left.
+/// SIGTERM, which schedulers send, ends the attempt. The next one runs what is left.
 #[test]
 fn a_terminated_shard_goes_on() {
     let bench = Bench::new();
@@ -169,14 +169,14 @@ fn what_fails_again_exits_with_2() {
     }
 }
 
-/// The decisions in `run.json`.
+/// Returns the decisions in `run.json`.
 fn decisions(bench: &Bench) -> serde_json::Value {
     let record = record(bench);
     assert_eq!(record["status"], "complete");
     serde_json::json!([record["decisions"], record["planned_trials"]])
 }
 
-/// Rules end the repetition of each point, and a comparison that of two points, whatever the shards and attempts.
+/// Rules end the repetition of each point, and a comparison that of two points, independent of shards and attempts.
 #[test]
 fn rules_are_decided_as_on_one_machine() {
     for (rest, groups) in [("", 2), (COMPARED, 1)] {
@@ -200,7 +200,7 @@ fn rules_are_decided_as_on_one_machine() {
             assert!(text(&again).contains(": 0 of "), "{}", text(&again));
         }
         assert_eq!(used, groups, "points that are compared are in one shard");
-        // An attempt at what a lost one has committed: a decision needs its values.
+        // An attempt at a trial that a lost one has committed: a decision needs its values.
         let last = std::fs::read_dir(bench.path("shards/commits/point=0")).unwrap().count();
         assert!(last >= 5, "{last}");
         std::fs::remove_file(bench.path(&format!("shards/commits/point=0/trial-{last:02}.json")))
@@ -219,7 +219,7 @@ fn rules_are_decided_as_on_one_machine() {
     }
 }
 
-/// The resolved plan has no digest of files that are factors.
+/// The resolved plan has no digests of files that are factors.
 #[test]
 fn all_machines_must_have_the_same_traces() {
     let bench = Bench::new();
@@ -251,7 +251,7 @@ fn all_machines_must_have_the_same_traces() {
     assert_eq!(code, Some(0), "{printed}");
 }
 
-/// What the store holds decides, and damage in it is found.
+/// What the store holds is decisive, and damage in it is found.
 #[test]
 fn a_damaged_file_names_its_shard() {
     let bench = Bench::new();
@@ -312,8 +312,8 @@ fn a_bucket_holds_shards_too() {
     assert!(text(&empty).contains("has no shards"), "{}", text(&empty));
 }
 
-/// Stands for Slurm: `sbatch` runs the tasks of the array one after the other, but loses task 2 of the first job; `squeue` fails with what
-/// is in the file `down` once, then has what is in `queue` once, and then none left. `make test-slurm` has a real one.
+/// A stand-in for Slurm. `sbatch` runs the tasks of the array one after another, but loses task 2 of the first job. `squeue` fails once
+/// with what is in the file `down`, then prints what is in `queue` once, and then nothing. `make test-slurm` uses a real Slurm.
 fn fake_slurm(bench: &Bench) -> String {
     let sbatch = r#"#!/bin/sh
 echo "$@" >>options

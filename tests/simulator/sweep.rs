@@ -1,4 +1,4 @@
-//! Figures and the report of a run with many points, and the index of runs.
+//! Tests figures and the report of a run with many points, and the index of runs.
 
 use ccbench_tests::{Bench, text};
 
@@ -53,7 +53,7 @@ fn an_index_lists_runs_and_writes_their_reports() {
     let done = bench.run(&["index", "--reports"]);
     assert!(done.status.success(), "{}", text(&done));
     assert!(report.exists() && index().contains("\"has_report\":true"));
-    // A run without its plan has no report, but a line.
+    // A run without its plan has no report, but it has a line.
     std::fs::remove_file(&report).unwrap();
     std::fs::remove_file(run.join("plan.toml")).unwrap();
     let done = bench.run(&["index", "--reports"]);

@@ -1,4 +1,4 @@
-//! Commands that read a run in a bucket, or in a directory of shards.
+//! Tests commands that read a run in a bucket or in a directory of shards.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -10,7 +10,7 @@ use ccbench_tests::{Bench, csv, text};
 use super::plan_file;
 use super::shards::{REPEAT, WHOLE, count, merge, shard, three};
 
-/// `ccbench ARGUMENTS` with a run cache of its own.
+/// Runs `ccbench ARGUMENTS` with its own run cache.
 fn read(bench: &Bench, arguments: &[&str], server: Option<&S3Server>) -> Output {
     let mut command = bench.command(arguments);
     command.env("XDG_CACHE_HOME", bench.path("cache"));
@@ -20,7 +20,7 @@ fn read(bench: &Bench, arguments: &[&str], server: Option<&S3Server>) -> Output 
     command.output().unwrap()
 }
 
-/// The copies in the run cache.
+/// Returns the copies in the run cache.
 fn copies(bench: &Bench) -> Vec<PathBuf> {
     let folders = |path: PathBuf| {
         let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
@@ -30,7 +30,7 @@ fn copies(bench: &Bench) -> Vec<PathBuf> {
     locations.flat_map(folders).flat_map(folders).collect()
 }
 
-/// The files of the summary in a folder are those of a run of one machine.
+/// Checks that the files of the summary in a folder are those of a run on one machine.
 fn assert_summary(folder: &Path) {
     let names =
         ["trials", "points", "summary_phase", "summary_point"].map(|name| format!("{name}.csv"));
@@ -41,7 +41,7 @@ fn assert_summary(folder: &Path) {
     }
 }
 
-/// A table of `export csv`.
+/// Returns a table from `export csv`.
 fn exported(bench: &Bench, run: &str, output: &str, server: Option<&S3Server>) -> Vec<u8> {
     let done =
         read(bench, &["export", "csv", run, "--table", "flow_samples", "--output", output], server);
@@ -115,7 +115,7 @@ fn a_copy_follows_the_shards() {
     assert!(printed.contains("shards: ") && printed.contains(" are missing"), "{printed}");
     let first = copies(&bench);
     assert_eq!(shard(&bench, "2/3", "shards").status.code(), Some(0));
-    // The copy of the first two shards has their files.
+    // The copy of the first two shards contains their files.
     let files = bench.path("shards/files");
     let before = count(&files);
     for attempt in std::fs::read_dir(&files).unwrap() {
@@ -135,12 +135,12 @@ fn a_copy_follows_the_shards() {
     assert_summary(&bench.path("summary"));
     let second = copies(&bench);
     assert!(second.len() == 1 && second != first, "{first:?} {second:?}");
-    // Files that were asked for and cannot be written are an error, after the tables.
+    // Requested files that cannot be written are an error, after the tables.
     bench.write("file", "");
     let refused = read(&bench, &["summarize", "shards", "--output", "file"], None);
     assert_eq!(refused.status.code(), Some(1), "{}", text(&refused));
     assert!(text(&refused).contains("could not be written"), "{}", text(&refused));
-    // What is in the store decides, and not the copy.
+    // What is in the store is decisive, not the copy.
     let verified = read(&bench, &["verify", "shards"], None);
     assert_eq!(verified.status.code(), Some(1), "{}", text(&verified));
     let missing = text(&verified).lines().filter(|line| line.ends_with(": missing")).count();
@@ -183,7 +183,7 @@ fn a_run_that_is_too_large_for_the_cache_is_refused() {
     }
 }
 
-/// The folder of a table's files has these entries.
+/// Checks that the folder of a table's files has these entries.
 fn names(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).unwrap();
     let mut names: Vec<String> =
@@ -255,7 +255,7 @@ fn a_run_in_a_bucket_is_there_as_a_whole() {
         text(&done)
     };
     let out = "s3://ccbench/results/";
-    // The second command finds the run of the first one.
+    // The second command finds the first one's run.
     let printed: Vec<String> =
         (0..2).map(|_| reads(&["merge", "shards", "--compact", "--out", out], 0)).collect();
     let url = |printed: &str| {
@@ -273,10 +273,10 @@ fn a_run_in_a_bucket_is_there_as_a_whole() {
     reads(&["verify", &url], 0);
     reads(&["report", &url, "--output", "report.html"], 0);
     assert_eq!(copies(&bench), kept);
-    // The same shards, written otherwise, are another run of the same name.
+    // The same shards, written in a different way, are another run with the same name.
     let refused = reads(&["merge", "shards", "--out", out], 2);
     assert!(refused.contains("has another run"), "{refused}");
-    // As if the command that uploads it were killed.
+    // As if the command that uploads it had been killed.
     server.remove_object(&format!("{}/journal.ndjson", url.strip_prefix("s3://").unwrap()));
     let refused = reads(&["summarize", &url], 2);
     assert!(refused.contains("has no journal.ndjson: it was not uploaded"), "{refused}");

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# 2000 simulated trials as a Slurm array of 50 shards on two nodes (cluster.sh), in which tasks, nodes, the network and the store fail at 100
-# random moments. Every trial must be committed once, and the tables must be those of a run on one machine, byte for byte.
+# Runs 2000 simulated trials as a Slurm array of 50 shards on two nodes (cluster.sh), in which tasks, nodes, the network and the store fail
+# at 100 random moments. Every trial must be committed once, and the tables must be those of a run on one machine, byte for byte.
 #   tests/slurm/campaign.sh DIRECTORY_OF_PROGRAMS
-# Environment: CCBENCH_STORE=s3 (moto behind a gateway, store.py; by default, if scripts/setup.sh --test has installed moto) or directory;
-# CCBENCH_SEED, of the faults (random by default); CCBENCH_FAULTS=100; CCBENCH_REPEAT=100 (of 20 points); CCBENCH_TRIAL=30s.
-# The seed fixes which faults there are, their order and lengths; which trial one hits depends on the machine. In the directory
-# the store has no faults of its own.
-# Needs root and Slurm (scripts/setup.sh --slurm); skipped with the reason without them. Some ten minutes on two CPUs.
+# Environment: CCBENCH_STORE=s3 (moto behind a gateway, store.py; the default if scripts/setup.sh --test has installed moto) or directory;
+# CCBENCH_SEED, the seed of the faults (random by default); CCBENCH_FAULTS=100; CCBENCH_REPEAT=100 (of 20 points); CCBENCH_TRIAL=30s.
+# The seed determines the faults, their order and their lengths. Which trial a fault hits depends on the machine. With a directory, the
+# store has no faults of its own.
+# Needs root and Slurm (scripts/setup.sh --slurm); without them it is skipped, with the reason. Takes about ten minutes on two CPUs.
 # shellcheck source=tests/slurm/cluster.sh
 . "$(dirname "$0")/cluster.sh"
 bin=$(realpath "$1")
@@ -31,11 +31,11 @@ again="CCBENCH_STORE=$store CCBENCH_SEED=$seed CCBENCH_FAULTS=$faults CCBENCH_RE
 trap 'status=$?; [ "$status" -eq 0 ] || echo "to repeat: $again" >&2' EXIT
 echo "to repeat: $again"
 
-# A task for each CPU: more would only share them.
+# One task per CPU: more would only share the CPUs.
 cpus=$((($(nproc) + 1) / 2))
-# Starts wait while the network is cut.
+# While the network is cut, starts wait.
 start_slurm "$cpus" 15
-# Output files are in the current directory if the store is a bucket.
+# If the store is a bucket, output files are in the current directory.
 cd "$dir"
 
 # plan NAME REPETITIONS LENGTH: 20 points.
@@ -70,8 +70,8 @@ flows = ["f"]
 PLAN
 }
 
-# --- What a shard costs beside its trials, without faults: an array of short ones. It is printed and not compared with the goal, because it
-# depends on the load of the machine.
+# --- The cost of a shard in addition to its trials, without faults: an array of short shards. It is printed but not compared with the goal,
+# because it depends on the load of the machine.
 plan short 5 1s
 "$bin/ccbench" submit short.toml --slurm --sim --shards $shards --out short --merged short-merged >short.out 2>&1 ||
     failed "the array without faults: $(tail -n 5 short.out)"
@@ -79,7 +79,7 @@ python3 - "$((2 * cpus))" "$shards" short/logs/*.log <<'PY'
 import os, subprocess, sys
 
 slots, shards, logs = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
-# Slurm makes a log when it starts a task. 0 where the file system does not know.
+# Slurm creates a log when it starts a task. 0 if the file system does not record when.
 births = [float(subprocess.check_output(["stat", "-c", "%.3W", log])) for log in logs]
 lasted = max(os.stat(log).st_mtime for log in logs) - min(births)
 if min(births) > 0:
@@ -100,7 +100,7 @@ else
     mkdir "$out"
 fi
 
-# Only the gateway is killed: moto has everything in memory.
+# Only the gateway is killed, because moto has everything in memory.
 start_gateway() {
     python3 "$store_py" gateway $address 9000 9001 >>gateway.log 2>&1 &
     gateway_pid=$!
@@ -109,7 +109,7 @@ start_gateway() {
 [ "$store" = directory ] || start_gateway
 
 count=0
-# Sets `count` to the number of commits; it stays while the store does not answer.
+# Sets `count` to the number of commits. It keeps its value while the store does not answer.
 look() {
     local found
     if [ "$store" = s3 ]; then
@@ -129,7 +129,7 @@ for ((n = 0; n < faults; n++)); do
     planned+=("${kinds[RANDOM % ${#kinds[@]}]} n$((RANDOM % 2 + 1)) $((RANDOM % 40)) $RANDOM")
 done
 
-# Ends a random process of `ccbench run --shard` by a signal; waits until there is one.
+# Ends a random process of `ccbench run --shard` with a signal. Waits until there is one.
 end_task() { # SIGNAL RANDOM
     local tasks
     for _ in $(seq 600); do
@@ -142,7 +142,7 @@ end_task() { # SIGNAL RANDOM
     failed "no task runs for a minute"
 }
 
-# after SECONDS COMMAND NODE: brings a node back; until then `away-NODE` exists.
+# after SECONDS COMMAND NODE: brings a node back. Until then, `away-NODE` exists.
 after() {
     touch "away-$3"
     (
@@ -155,7 +155,7 @@ after() {
 pause_slurmd() { for process in $(cat "/run/slurmd-$1.pid"); do kill -STOP "$process"; done; }
 resume_slurmd() { for process in $(cat "/run/slurmd-$1.pid"); do kill -CONT "$process"; done; }
 
-# The node of a fault, or the other one while this one is away; `node` is set.
+# Sets `node` to the node of a fault, or to the other one while this one is away.
 available() {
     node=$1
     while [ -e "away-$node" ]; do
@@ -171,23 +171,23 @@ inject() { # KIND NODE LENGTH RANDOM
     terminate) end_task TERM "$4" ;;
     requeue)
         mapfile -t jobs < <(squeue --noheader --array --states=RUNNING --format=%i 2>/dev/null)
-        # It may end in between.
+        # It may have ended in the meantime.
         [ ${#jobs[@]} -eq 0 ] || scontrol requeue "${jobs[$4 % ${#jobs[@]}]}" 2>/dev/null || true
         ;;
-    # Slurm misses a node after half a minute: before, and after it has started the tasks elsewhere.
+    # Slurm notices a missing node after half a minute: test before that, and after it has started the tasks elsewhere.
     node) available "$2"; kill_node "$node"; after "$3" start_node "$node" ;;
-    # Its tasks go on.
+    # The node's tasks go on.
     slurmd) available "$2"; kill -KILL "$(cat "/run/slurmd-$node.pid")" || true; after $(($3 / 4)) start_node "$node" ;;
-    # Cut off from Slurm; its tasks go on, and Slurm starts them elsewhere too.
+    # Cut off from Slurm: the node's tasks go on, and Slurm starts them elsewhere, too.
     pause) available "$2"; pause_slurmd "$node" || true; after "$3" resume_slurmd "$node" ;;
-    # Between all processes: their address is that of this machine.
+    # Between all processes, because their address is that of this machine.
     network) ip link set lo down; sleep $((1 + $3 / 10)); ip link set lo up ;;
     store) kill -KILL "$gateway_pid" || true; sleep $(($3 / 10)); start_gateway ;;
     hang) kill -STOP "$server_pid"; sleep $((1 + $3 / 8)); kill -CONT "$server_pid" ;;
     esac
 }
 
-# What an administrator does: nodes that Slurm has taken out of service return, and tasks that it holds after a failed start go on.
+# As an administrator does: returns nodes that Slurm has taken out of service, and releases tasks that it holds after a failed start.
 administer() {
     local node state id reason
     while sleep 5; do
@@ -206,7 +206,7 @@ administer() {
 administer >/dev/null 2>&1 &
 disown $! || true
 
-# --- The campaign. `submit` may fail with the store or Slurm; it is meant to be repeated.
+# --- The campaign. `submit` may fail together with the store or Slurm; it is meant to be repeated.
 plan campaign "$repeat" "$CCBENCH_TRIAL"
 (
     for _ in $(seq 30); do
@@ -221,7 +221,7 @@ plan campaign "$repeat" "$CCBENCH_TRIAL"
 ) &
 submit=$!
 
-# The faults are spread over the first nine tenths of the trials, so that each of them meets shards that run.
+# The faults are spread over the first nine tenths of the trials, so that each meets running shards.
 made=0
 for fault in "${planned[@]}"; do
     read -r kind node length random <<<"$fault"
@@ -239,7 +239,7 @@ for fault in "${planned[@]}"; do
 done >faults.log
 wait "$submit" || failed "submit: $(tail -n 20 submit.log)"
 
-# --- Every trial once, and the tables of one machine.
+# --- Every trial exists once, and the tables are those of one machine.
 look
 [ "$count" -eq "$trials" ] || failed "$count of $trials trials are committed"
 "$bin/ccbench" verify results/* || failed "the merged run is damaged"

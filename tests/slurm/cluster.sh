@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# A Slurm with a controller and the nodes n1 and n2 on this machine, in namespaces of their own, so that nothing of the machine changes:
-# functions for the scripts beside this one. Made for Slurm 22.05 of Debian 12; needs root, and neither systemd nor control groups.
+# A Slurm with a controller and the nodes n1 and n2 on this machine, in its own namespaces, so that nothing of the machine changes.
+# Functions for the scripts in this directory. Written for Slurm 22.05 of Debian 12. Needs root, but neither systemd nor control groups.
 set -euo pipefail
 umask 022
 export PATH=$PATH:/usr/sbin:/sbin
-# Of both nodes and the controller.
+# Address of both nodes and the controller.
 address=10.99.0.1
 
 skip() {
@@ -12,7 +12,8 @@ skip() {
     exit 0
 }
 
-# Starts the script again with its arguments in new namespaces, or returns if it is there. `dir` is a directory that is removed at the end.
+# Starts the script again with its arguments in new namespaces, or returns if it is already there. `dir` is a directory that is removed at
+# the end.
 enter_namespaces() {
     local program status=0
     [ "$(id -u)" -eq 0 ] || skip "needs root"
@@ -20,7 +21,7 @@ enter_namespaces() {
         command -v "$program" >/dev/null || skip "$program is not installed (scripts/setup.sh --slurm)"
     done
     if [ -z "${CCBENCH_SLURM_DIR:-}" ]; then
-        # Not in TMPDIR, which may be a place that is covered below.
+        # Not in TMPDIR, which may be covered by a mount below.
         CCBENCH_SLURM_DIR=$(mktemp -d -p /var/tmp)
         export CCBENCH_SLURM_DIR
         trap 'rm -rf "$CCBENCH_SLURM_DIR"' EXIT
@@ -28,7 +29,7 @@ enter_namespaces() {
         exit "$status"
     fi
     dir=$CCBENCH_SLURM_DIR
-    # Killed tasks leave their scratch directories.
+    # Killed tasks leave their scratch directories behind.
     export TMPDIR=$dir/tmp
     mkdir "$TMPDIR"
     unset http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY
@@ -37,20 +38,20 @@ enter_namespaces() {
 failed() {
     local log
     echo "failed: $1" >&2
-    # Of the tasks, those that wrote last.
+    # Logs of the tasks that wrote last.
     for log in /var/log/munge/*.log /var/log/slurm/*.log $(ls -t "$dir"/slurm-*.log "$dir"/*/logs/*.log 2>/dev/null | head -n 5); do
         [ -e "$log" ] && tail -v -n 30 "$log" >&2
     done
     exit 1
 }
 
-# start_slurm CPUS CRED_EXPIRE: nodes with so many CPUs. A task that is started again waits CRED_EXPIRE seconds, by default two minutes, for
-# the credentials of its first start to expire; a start that takes longer fails.
+# start_slurm CPUS CRED_EXPIRE: starts nodes with this many CPUs. A task that is started again waits for CRED_EXPIRE seconds (two minutes by
+# default), until the credentials of its first start have expired. A start that takes longer than this fails.
 start_slurm() {
     local place node
     hostname cchead
     ip link set lo up
-    # With loopback alone, getaddrinfo finds no address (AI_ADDRCONFIG).
+    # With only loopback, getaddrinfo finds no address (AI_ADDRCONFIG).
     ip link add cc0 type veth peer name cc1
     ip addr add "$address/24" dev cc0
     ip link set cc0 up
@@ -65,7 +66,7 @@ start_slurm() {
     chown slurm: /var/log/slurm /var/spool/slurmctld
     chmod 700 /etc/munge /var/lib/munge /var/log/munge
 
-    # Where the user slurm can read it, whatever the modes above the directory of this script are.
+    # Where the user slurm can read it, whatever the permissions above the directory of this script.
     export SLURM_CONF=/run/slurm.conf
     cat >"$SLURM_CONF" <<CONF
 ClusterName=cc
@@ -117,13 +118,13 @@ await_nodes() {
     failed "two nodes are not idle after a minute"
 }
 
-# The slurmstepd of a node's tasks, and its slurmd: they have its log open.
+# Prints the slurmstepd of a node's tasks and its slurmd, which have its log open.
 daemons_of() { find /proc/[0-9]*/fd -lname "/var/log/slurm/slurmd-$1.log" 2>/dev/null | cut -d / -f 3 | sort -un || true; }
 
-# The processes of its tasks.
+# Prints the processes of its tasks.
 tasks_of() { grep -lzx "SLURMD_NODENAME=$1" /proc/[0-9]*/environ 2>/dev/null | cut -d / -f 3 || true; }
 
-# Ends everything on a node at once, as a loss of its power does: nothing reports the end of its tasks.
+# Ends everything on a node at once, like a power failure: nothing reports the end of its tasks.
 kill_node() {
     local process
     for process in $(daemons_of "$1") $(tasks_of "$1"); do

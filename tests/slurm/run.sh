@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# `ccbench submit --slurm` with a real Slurm (cluster.sh): a controller and two nodes on this machine. One node is lost while it runs shards, and
-# Slurm starts its tasks again. The merged run must have the tables of a run on one machine.
+# Runs `ccbench submit --slurm` with a real Slurm (cluster.sh): a controller and two nodes on this machine. One node is lost while it runs
+# shards, and Slurm starts its tasks again. The merged run must have the tables of a run on one machine.
 #   tests/slurm/run.sh DIRECTORY_OF_PROGRAMS
-# Needs root and Slurm (scripts/setup.sh --slurm); skipped with the reason without them.
+# Needs root and Slurm (scripts/setup.sh --slurm); without them it is skipped, with the reason.
 # shellcheck source=tests/slurm/cluster.sh
 . "$(dirname "$0")/cluster.sh"
 bin=$(realpath "$1")
@@ -39,7 +39,7 @@ PLAN
 
 commits() { find "$dir/shards/commits" -name '*.json' 2>/dev/null | wc -l; }
 
-# Node n2 is lost when it runs shards, and is back after Slurm has missed it (half a minute).
+# Node n2 is lost while it runs shards, and returns after Slurm has noticed this (half a minute).
 (
     while [ "$(commits)" -lt 5 ] || [ -z "$(tasks_of n2)" ]; do sleep 0.1; done
     [ "$(commits)" -lt "$trials" ] && touch "$dir/killed-early"

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# A published sweep to its end as a job array on two nodes (cluster.sh): the 108 points of plans/l4s/sweep.toml with ten trials each, in the
-# simulator. The merged run is in OUT, and its claims are printed, for docs/reproductions.md.
+# Runs a published sweep to its end as a job array on two nodes (cluster.sh): the 108 points of plans/l4s/sweep.toml with ten trials each,
+# in the simulator. The merged run is in OUT. Prints its claims, for docs/reproductions.md.
 #   tests/slurm/sweep.sh DIRECTORY_OF_PROGRAMS OUT [PLAN [OPTIONS OF SUBMIT…]]
-# Without options: --sim. Needs root and Slurm (scripts/setup.sh --slurm). The exit code is that of `ccbench submit`: 4 if a claim does not hold.
+# Without options: --sim. Needs root and Slurm (scripts/setup.sh --slurm). The exit code is that of `ccbench submit`: 4 if a claim does not
+# hold.
 # shellcheck source=tests/slurm/cluster.sh
 . "$(dirname "$0")/cluster.sh"
 bin=$(realpath "$1")

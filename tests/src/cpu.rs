@@ -1,17 +1,16 @@
 //! Measures whether a test had the CPU, and reports tests that could not measure time as skipped.
 //!
 //! A test whose assertions depend on the real clock starts a [`CpuWatch`], does its work, and passes these assertions to
-//! [`CpuReport::check`] with the delay that they tolerate. Assertions that hold always count. If they fail and the
-//! measurement shows that CPU time of more than that delay was missing, the test is skipped; otherwise it fails. Nothing
-//! is run a second time.
+//! [`CpuReport::check`] with the delay that they tolerate. Assertions that hold always count. If they fail and the measurement shows that
+//! more CPU time than that delay was missing, the test is skipped; otherwise it fails. Nothing is run a second time.
 //!
-//! Two measurements must agree, so that neither a busy neighbour that did not disturb nor the test's own load excuses a failure:
+//! Two measurements must agree, so that neither a busy neighbour that did not interfere nor the test's own load excuses a failure:
 //!
-//! * *waited*: a thread sleeps for 1 ms again and again and sums up how late it wakes. This is run-queue delay and steal
-//!   together, as a thread of the test experiences them.
+//! * *waited*: a thread repeatedly sleeps for 1 ms and sums up how late it wakes. This is run-queue delay plus steal, as a thread of the
+//!   test experiences them.
 //! * *taken*: CPU time that the hypervisor kept (steal, `/proc/stat`) or that processes outside this test's process tree used.
 //!
-//! For experiments, their own reasons of timing stand for *waited* ([`CpuReport::check_run`]).
+//! For experiments, their own timing reasons replace *waited* ([`CpuReport::check_run`]).
 //!
 //! `cargo test --workspace --features netns,browser --lib cpu -- --ignored --nocapture` prints the measurement for 10 s
 //! without a test. Two CPUs beside eight builds of this project: waited 4219 ms (at most 25 ms at once), steal 220 ms,
@@ -28,20 +27,20 @@ use std::time::{Duration, Instant};
 
 use crate::skip::skip;
 
-/// The watching thread sleeps for so long, and lateness up to `SLACK` is the timer's (50 us by default) and the wake-up's.
+/// Sleep of the watching thread. Lateness up to `SLACK` is caused by the timer (50 us by default) and the wakeup.
 const NAP: Duration = Duration::from_millis(1);
 const SLACK: Duration = Duration::from_micros(500);
 
-/// `/proc` counts in ticks of `USER_HZ`. A machine with many CPUs has more of them than 32 bits hold after some days.
+/// `/proc` counts in ticks of `USER_HZ`. On a machine with many CPUs, their number exceeds 32 bits after some days.
 fn ticks(count: u64) -> Duration {
     Duration::from_millis(10 * count)
 }
 
-/// An experiment tolerates that others take this share of one CPU. A userspace link fails a trial when 10 % of its packets are late
+/// An experiment tolerates that others use this share of one CPU. A userspace link fails a trial when 10 % of its packets are late
 /// (`link_late`).
 const RUN_TOLERANCE: f64 = 0.1;
 
-/// Reasons of failed or degraded trials that missing CPU time explains.
+/// Reasons of failed or degraded trials that missing CPU time can explain.
 const TIMING_REASONS: [&str; 14] = [
     "base_rtt",
     "clock_uncertain",
@@ -72,18 +71,18 @@ pub struct CpuWatch {
 pub struct CpuReport {
     /// Duration of the measurement.
     pub elapsed: Duration,
-    /// Sum of the delays of a thread that woke every millisecond.
+    /// Sum of the delays of a thread that wakes every millisecond.
     pub waited: Duration,
     /// The longest of these delays.
     pub longest: Duration,
-    /// Time that the hypervisor gave to others, of all CPUs.
+    /// Time that the hypervisor gave to others, summed over all CPUs.
     pub steal: Duration,
     /// CPU time of processes outside this process's tree.
     pub others: Duration,
 }
 
 impl CpuReport {
-    /// Whether more CPU time was missing than `tolerance`.
+    /// Returns whether more CPU time than `tolerance` was missing.
     pub fn is_short(&self, tolerance: Duration) -> bool {
         self.waited > tolerance && self.was_taken(tolerance)
     }
@@ -92,11 +91,11 @@ impl CpuReport {
         self.steal + self.others > tolerance
     }
 
-    /// Runs assertions about time, which tolerate that `tolerance` of CPU time is missing. `None` if they fail and more than
-    /// that was missing: the test is then recorded as skipped and must return.
+    /// Runs assertions about time that tolerate missing CPU time of `tolerance`. Returns `None` if they fail and more than that was
+    /// missing: the test is then recorded as skipped and must return.
     ///
     /// # Panics
-    /// As the assertions do, unless CPU time was missing.
+    /// Panics if the assertions do, unless CPU time was missing.
     pub fn check<T>(&self, tolerance: Duration, assertions: impl FnOnce() -> T) -> Option<T> {
         self.excuse(self.is_short(tolerance), assertions)
     }
@@ -115,12 +114,12 @@ impl CpuReport {
         }
     }
 
-    /// Runs assertions about experiments in these results directories. Failed assertions are excused only if these
-    /// experiments themselves report a reason of timing, and none of another kind, and others took the CPU. The report
-    /// stands for *waited*: a thread that only naps is woken at once where the thread of a link, which works, waits.
+    /// Runs assertions about experiments in these results directories. Failed assertions are excused only if the experiments themselves
+    /// report a timing reason, and none of another kind, and others used the CPU. The report replaces *waited*: a thread that only naps is
+    /// woken at once where the working thread of a link has to wait.
     ///
     /// # Panics
-    /// As the assertions do, unless CPU time was missing.
+    /// Panics if the assertions do, unless CPU time was missing.
     pub fn check_run<T>(&self, results: &[PathBuf], assertions: impl FnOnce() -> T) -> Option<T> {
         let journals =
             results.iter().map(|dir| std::fs::read_to_string(dir.join("journal.ndjson")));
@@ -174,7 +173,7 @@ impl CpuWatch {
     }
 }
 
-/// Whether journals have trials with reasons of timing, and none with another one.
+/// Returns whether journals have trials with timing reasons, and none with another reason.
 fn is_late_and_nothing_else(journals: &str) -> bool {
     let ended = |line: &str| {
         let entry: serde_json::Value = serde_json::from_str(line).ok()?;
@@ -187,7 +186,7 @@ fn is_late_and_nothing_else(journals: &str) -> bool {
     !codes.is_empty() && codes.iter().all(|code| TIMING_REASONS.contains(&code.as_str()))
 }
 
-/// Sum and maximum of the delays of naps.
+/// Returns the sum and maximum of the delays of naps.
 fn sum_delays(stop: &AtomicBool) -> (Duration, Duration) {
     let (mut sum, mut longest) = (Duration::ZERO, Duration::ZERO);
     while !stop.load(Ordering::Relaxed) {
@@ -202,12 +201,12 @@ fn sum_delays(stop: &AtomicBool) -> (Duration, Duration) {
     (sum, longest)
 }
 
-/// CPU times since the boot.
+/// CPU times since boot.
 struct Counters {
     steal: Duration,
-    /// Of all processes.
+    /// CPU time of all processes.
     busy: Duration,
-    /// Of this process and those below it, with those that they have waited for.
+    /// CPU time of this process and its descendants, including those that they have waited for.
     own: Duration,
 }
 
@@ -219,7 +218,7 @@ impl Counters {
     }
 }
 
-/// Of `/proc/stat`: user, nice and system; steal.
+/// Returns the ticks in `/proc/stat`: user, nice and system; steal.
 fn host_ticks(stat: &str) -> (u64, u64) {
     let line = stat.lines().next().unwrap_or_default();
     let counts: Vec<u64> =
@@ -227,7 +226,7 @@ fn host_ticks(stat: &str) -> (u64, u64) {
     (counts.iter().take(3).sum(), counts.get(7).copied().unwrap_or(0))
 }
 
-/// The ticks of a process, of its descendants, and of those that any of them has waited for.
+/// Returns the ticks of a process, its descendants, and the processes that any of them has waited for.
 fn tree_ticks(root: u32) -> u64 {
     let mut processes: BTreeMap<u32, (u32, u64)> = BTreeMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -247,7 +246,7 @@ fn tree_ticks(root: u32) -> u64 {
     processes.iter().filter(|(pid, _)| is_below(**pid)).map(|(_, (_, ticks))| ticks).sum()
 }
 
-/// Of `/proc/PID/stat`: `ppid`; `utime + stime + cutime + cstime`.
+/// Returns from `/proc/PID/stat`: `ppid`; `utime + stime + cutime + cstime`.
 fn parent_and_ticks(stat: &str) -> Option<(u32, u64)> {
     let (_, rest) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
@@ -306,7 +305,7 @@ mod tests {
         assert_eq!(parent_and_ticks(stat), Some((3, 50)));
         let many = "cpu  4294967296 4294967296 0 0 0 0 0 5000000000\n";
         assert_eq!(host_ticks(many), (2 << 32, 5_000_000_000));
-        // In a container, process 1 need not be an ancestor. The counts of the parent's tree are read last, so they have these, too.
+        // In a container, process 1 need not be an ancestor. The counts of the parent's tree are read last, so they include these.
         let own = tree_ticks(std::process::id());
         assert!(tree_ticks(std::os::unix::process::parent_id()) >= own);
     }

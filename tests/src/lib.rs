@@ -1,4 +1,4 @@
-//! Shared by the tests: running the real binaries, finding what they left behind, and measuring whether a test had the CPU.
+//! Shared by the tests: runs the real binaries, finds what they leave behind, and measures whether a test had the CPU.
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "tests start programs")]
 
@@ -22,17 +22,17 @@ use std::time::Duration;
 
 use cpu::{CpuReport, CpuWatch};
 
-/// The root of the source tree.
+/// Returns the root of the source tree.
 pub fn source_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
 }
 
-/// Repeats a call of a socket with a timeout that a signal has interrupted. Such calls are not restarted by the kernel, and a process
-/// that starts children and threads gets signals: SIGCHLD interrupts a thread if it arrives while another one, which creates a
-/// thread, blocks all signals.
+/// Repeats a call on a socket with a timeout that a signal has interrupted. The kernel does not restart such calls, and a process that
+/// starts children and threads gets signals: SIGCHLD interrupts a thread if it arrives while another thread, which creates a thread, blocks
+/// all signals.
 ///
 /// # Errors
-/// Those of the call, but for [`std::io::ErrorKind::Interrupted`].
+/// Those of the call, except for [`std::io::ErrorKind::Interrupted`].
 pub fn uninterrupted<T>(mut call: impl FnMut() -> std::io::Result<T>) -> std::io::Result<T> {
     loop {
         match call() {
@@ -42,10 +42,10 @@ pub fn uninterrupted<T>(mut call: impl FnMut() -> std::io::Result<T>) -> std::io
     }
 }
 
-/// A binary of this workspace, as `make build` leaves it: in `CARGO_TARGET_DIR`, without it beside the test binaries.
+/// Returns a binary of this workspace as `make build` leaves it: in `CARGO_TARGET_DIR`, or else beside the test binaries.
 ///
 /// # Panics
-/// When it has not been built.
+/// Panics if it has not been built.
 pub fn binary(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap_or_default();
     // DIR/PROFILE/deps/TEST
@@ -60,7 +60,7 @@ pub fn binary(name: &str) -> PathBuf {
     path
 }
 
-/// What `scripts/setup.sh --test` has installed under this name in the cache.
+/// Returns what `scripts/setup.sh --test` has installed under this name in the cache.
 fn installed(name: &str) -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
@@ -68,12 +68,12 @@ fn installed(name: &str) -> Option<PathBuf> {
     path.exists().then_some(path)
 }
 
-/// A program of the Python directory that `scripts/setup.sh --test` makes, if it has been installed there.
+/// Returns a program of the Python directory that `scripts/setup.sh --test` creates, if it is installed there.
 pub fn python_program(name: &str) -> Option<PathBuf> {
     installed(&format!("python/bin/{name}"))
 }
 
-/// The script of axe-core, the rules of accessibility; `None` without it, and the test is reported as skipped.
+/// Returns the script of axe-core, the rules of accessibility. Without it, returns `None` and reports the test as skipped.
 pub fn axe_core() -> Option<String> {
     let script = installed("axe/axe.min.js").and_then(|path| std::fs::read_to_string(path).ok());
     if script.is_none() {
@@ -82,36 +82,35 @@ pub fn axe_core() -> Option<String> {
     script
 }
 
-/// The Python of that directory.
+/// Returns the Python of that directory.
 pub fn python() -> Option<Command> {
     python_program("python").map(Command::new)
 }
 
-/// A private directory for one experiment, with its results and state. The environment variable `CCBENCH_STATE` identifies its
-/// processes.
+/// A private directory for one experiment, with its results and state. The environment variable `CCBENCH_STATE` identifies its processes.
 pub struct Bench {
     dir: tempfile::TempDir,
 }
 
 impl Bench {
-    /// Makes an empty one.
+    /// Creates an empty directory.
     ///
     /// # Panics
-    /// When no temporary folder can be made.
+    /// Panics if no temporary folder can be created.
     #[expect(clippy::new_without_default, clippy::unwrap_used, reason = "a test may panic")]
     pub fn new() -> Self {
         Self { dir: tempfile::tempdir().unwrap() }
     }
 
-    /// A file or folder in it.
+    /// Returns the path of a file or folder in it.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// Writes a file into it and returns its path.
+    /// Writes a file in it. Returns the file's path.
     ///
     /// # Panics
-    /// When it cannot be written.
+    /// Panics if it cannot be written.
     #[expect(clippy::unwrap_used, reason = "a test may panic")]
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
@@ -119,12 +118,12 @@ impl Bench {
         path
     }
 
-    /// Writes a program into it, which may be executed at once, and returns its path. `install` makes the file: a child that
-    /// another test starts at the same time inherits what this process has open, and until it is another program, a file that
-    /// is open for writing cannot be executed (ETXTBSY).
+    /// Writes a program in it that can be executed at once. Returns its path. `install` creates the file: a child that another test starts
+    /// at the same time inherits this process's open files until its exec, and a file that is open for writing cannot be executed
+    /// (ETXTBSY).
     ///
     /// # Panics
-    /// When it cannot be written.
+    /// Panics if it cannot be written.
     #[expect(clippy::unwrap_used, reason = "a test may panic")]
     pub fn program(&self, name: &str, script: &str) -> PathBuf {
         let (source, program) = (self.write("program", script), self.path(name));
@@ -134,7 +133,7 @@ impl Bench {
         program
     }
 
-    /// `ccbench ARGS` in this place, not started yet.
+    /// Returns `ccbench ARGS` for this directory, not started yet.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(binary("ccbench"));
         command.args(args).current_dir(self.dir.path()).env("CCBENCH_STATE", self.path("state"));
@@ -142,32 +141,32 @@ impl Bench {
         command
     }
 
-    /// `ccbench ARGS`, to its end.
+    /// Runs `ccbench ARGS` to its end.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// Panics if it cannot be started.
     #[expect(clippy::unwrap_used, reason = "a test may panic")]
     pub fn run(&self, args: &[&str]) -> Output {
         self.command(args).output().unwrap()
     }
 
-    /// `ccbench ARGS`, left running; its output goes to the files `out` and `err`.
+    /// Starts `ccbench ARGS`, whose output goes to the files `out` and `err`.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// Panics if it cannot be started.
     #[expect(clippy::unwrap_used, reason = "a test may panic")]
     pub fn spawn(&self, args: &[&str]) -> Child {
         let file = |name: &str| Stdio::from(std::fs::File::create(self.path(name)).unwrap());
         self.command(args).stdout(file("out")).stderr(file("err")).spawn().unwrap()
     }
 
-    /// What a [`spawn`](Self::spawn)ed `ccbench` has printed so far.
+    /// Returns what a [`spawn`](Self::spawn)ed `ccbench` has printed so far.
     pub fn printed(&self) -> String {
         let file = |name| std::fs::read_to_string(self.path(name)).unwrap_or_default();
         file("out") + &file("err")
     }
 
-    /// Processes of this experiment that are alive: (pid, command line). Every child inherits `CCBENCH_STATE`.
+    /// Returns the live processes of this experiment: (pid, command line). Every child inherits `CCBENCH_STATE`.
     pub fn processes(&self) -> Vec<(u32, String)> {
         let own = self.state_mark();
         processes()
@@ -176,7 +175,7 @@ impl Bench {
             .collect()
     }
 
-    /// Inodes of the network namespaces that this experiment's processes are in, other than the test's own.
+    /// Returns the inodes of the network namespaces of this experiment's processes, except the test's own.
     pub fn namespaces(&self) -> BTreeSet<PathBuf> {
         let own = namespace_of("self");
         let all =
@@ -184,8 +183,8 @@ impl Bench {
         all.filter(|link| Some(link) != own.as_ref()).collect()
     }
 
-    /// Processes in one of these network namespaces: (pid, command line). Those of other experiments are left out, for the
-    /// kernel gives the inode of a removed namespace to the next one.
+    /// Returns the processes in these network namespaces: (pid, command line). Excludes those of other experiments, because the kernel
+    /// reuses the inode of a removed namespace.
     pub fn processes_in(&self, namespaces: &BTreeSet<PathBuf>) -> Vec<(u32, String)> {
         let own = self.state_mark();
         let of_another = |environ: &BTreeSet<Vec<u8>>| {
@@ -204,25 +203,25 @@ impl Bench {
         [STATE, self.path("state").as_os_str().as_encoded_bytes()].concat()
     }
 
-    /// The one results directory that a run made.
+    /// Returns the only results directory that a run created.
     ///
     /// # Panics
-    /// When there is not exactly one.
+    /// Panics if there is not exactly one.
     pub fn results(&self) -> PathBuf {
         let dirs = self.all_results();
         assert_eq!(dirs.len(), 1, "one results directory: {dirs:?}");
         dirs.into_iter().next().unwrap_or_default()
     }
 
-    /// The results directories that runs made.
+    /// Returns the results directories that runs created.
     pub fn all_results(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.path("results")).into_iter().flatten().flatten();
         entries.map(|entry| entry.path()).collect()
     }
 }
 
-/// Beginnings of the names of variables by which the user's environment, or the scheduler that the tests run in, would change what
-/// `ccbench` does or prints.
+/// Prefixes of variables through which the user's environment, or the scheduler in which the tests run, would change what `ccbench` does or
+/// prints.
 const VARIABLES_OF_USERS: [&str; 7] = [
     "CCBENCH_CRL",
     "CCBENCH_LOG",
@@ -244,10 +243,10 @@ pub fn without_variables_of_users(command: &mut Command) -> &mut Command {
     command
 }
 
-/// Marks the processes of an experiment in their environment.
+/// Marks an experiment's processes in their environment.
 const STATE: &[u8] = b"CCBENCH_STATE=";
 
-/// All processes of the machine with their environment.
+/// Returns all processes of the machine with their environment.
 fn processes() -> impl Iterator<Item = (u32, BTreeSet<Vec<u8>>)> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -262,20 +261,20 @@ fn with_line(pid: u32) -> (u32, String) {
     (pid, String::from_utf8_lossy(&line).replace('\0', " "))
 }
 
-/// The link of a process's network namespace: "net:[4026531840]".
+/// Returns the link of a process's network namespace: "net:[4026531840]".
 fn namespace_of(pid: &str) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/ns/net")).ok()
 }
 
-/// Longest [wait](wait_for) for what a test needs before it can go on: a program that starts, a trial that begins. It is no property of
-/// theirs, so it is long enough for a machine that has just started, or that runs something else.
+/// Longest [wait](wait_for) for what a test needs before it can go on: a program that starts, a trial that begins. The test does not
+/// measure this, so the limit is long enough for a machine that has just booted or is busy.
 pub const SETUP_LIMIT: Duration = Duration::from_secs(120);
 
 /// Waits until `fact` holds.
 ///
 /// # Panics
-/// When it does not hold within `limit`; `what` names the fact. The limit is counted in naps of 20 ms, so that time without
-/// the CPU does not shorten it.
+/// Panics if it does not hold within `limit`; `what` names the fact. The limit is counted in naps of 20 ms, so that time without the CPU
+/// does not shorten it.
 pub fn wait_for(what: &str, limit: Duration, mut fact: impl FnMut() -> bool) {
     const NAP: Duration = Duration::from_millis(20);
     for _ in 0..=limit.as_millis() / NAP.as_millis() {
@@ -287,10 +286,10 @@ pub fn wait_for(what: &str, limit: Duration, mut fact: impl FnMut() -> bool) {
     panic!("waited {} s for: {what}", limit.as_secs());
 }
 
-/// The rows of a summary, each by column; no value in them holds a comma.
+/// Returns the rows of a summary, each by column. No value may contain a comma.
 ///
 /// # Panics
-/// When it cannot be read.
+/// Panics if it cannot be read.
 #[expect(clippy::unwrap_used, reason = "a test may panic")]
 pub fn csv(path: &Path) -> Vec<BTreeMap<String, String>> {
     let text = std::fs::read_to_string(path).unwrap();
@@ -299,7 +298,7 @@ pub fn csv(path: &Path) -> Vec<BTreeMap<String, String>> {
     lines.map(|line| header.iter().cloned().zip(line).collect()).collect()
 }
 
-/// Standard output and error as text, for messages.
+/// Returns standard output and error as text, for messages.
 pub fn text(output: &Output) -> String {
     format!(
         "exit {:?}\n--- out\n{}\n--- err\n{}",
@@ -309,22 +308,22 @@ pub fn text(output: &Output) -> String {
     )
 }
 
-/// Held by the tests that measure on this machine and by those that only use it.
+/// Held by the tests that measure on this machine, and by those that only use it.
 static MACHINE: RwLock<()> = RwLock::new(());
 
-/// Checks for root and runs a test without any other of its binary: experiments that measure disturb each other.
+/// Checks for root, and runs a test without any other of its binary, because experiments that measure disturb each other.
 ///
 /// # Panics
-/// When not root.
+/// Panics if not root.
 pub fn alone() -> RwLockWriteGuard<'static, ()> {
     check_root();
     MACHINE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Checks for root and runs a test beside others: its assertions do not depend on the speed of its experiment.
+/// Checks for root, and runs a test beside others, because its assertions do not depend on the speed of its experiment.
 ///
 /// # Panics
-/// When not root.
+/// Panics if not root.
 pub fn beside_others() -> RwLockReadGuard<'static, ()> {
     check_root();
     MACHINE.read().unwrap_or_else(PoisonError::into_inner)
@@ -337,7 +336,7 @@ fn check_root() {
     );
 }
 
-/// `ccbench run PLAN ARGS` in a place of its own, with a measurement of the CPU meanwhile.
+/// Runs `ccbench run PLAN ARGS` in its own directory and measures the CPU meanwhile.
 pub fn watched_run(plan: &str, args: &[&str]) -> (Bench, Output, CpuReport) {
     let bench = Bench::new();
     bench.write("plan.toml", plan);

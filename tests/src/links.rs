@@ -4,17 +4,17 @@ use std::path::{Component, Path};
 
 use crate::source_root;
 
-/// The pages of the book in the order of docs/SUMMARY.md, as paths in the source tree.
+/// Returns the pages of the book in the order of docs/SUMMARY.md, as paths in the source tree.
 ///
 /// # Panics
-/// When docs/SUMMARY.md cannot be read.
+/// Panics if docs/SUMMARY.md cannot be read.
 #[expect(clippy::unwrap_used, reason = "a test may panic")]
 pub fn pages() -> Vec<String> {
     let summary = std::fs::read_to_string(source_root().join("docs/SUMMARY.md")).unwrap();
     targets(&summary).into_iter().map(|target| resolved("docs/SUMMARY.md", &target)).collect()
 }
 
-/// The targets of Markdown's links, outside of code.
+/// Returns the targets of Markdown links outside of code.
 pub fn targets(text: &str) -> Vec<String> {
     let (mut found, mut is_code) = (Vec::new(), false);
     for line in text.lines() {
@@ -29,7 +29,7 @@ pub fn targets(text: &str) -> Vec<String> {
     found
 }
 
-/// The path of a link's target without its anchor, from the same root as that of the document.
+/// Returns the path of a link's target without its anchor, relative to the same root as the document's path.
 pub fn resolved(document: &str, target: &str) -> String {
     let path = target.split('#').next().unwrap_or_default();
     if path.is_empty() {

@@ -4,19 +4,19 @@ use std::process::{Child, Command, Stdio};
 
 use crate::{SETUP_LIMIT, check_root, namespace_of, wait_for};
 
-/// Longest life of a namespace whose test was killed.
+/// Maximum life of a namespace whose test was killed, seconds.
 const HOLDER_S: &str = "20000";
 
-/// A network namespace, loopback up, that lives as long as this does.
+/// A network namespace with loopback up. It lives as long as this value.
 pub struct Namespace {
     holder: Child,
 }
 
 impl Namespace {
-    /// Makes one.
+    /// Creates a namespace.
     ///
     /// # Panics
-    /// When not root.
+    /// Panics if not root.
     #[expect(clippy::new_without_default, clippy::unwrap_used, reason = "a test may panic")]
     pub fn new() -> Self {
         check_root();
@@ -30,22 +30,22 @@ impl Namespace {
         namespace
     }
 
-    /// A process inside.
+    /// Returns a process inside.
     pub fn pid(&self) -> u32 {
         self.holder.id()
     }
 
-    /// The beginning of a command line whose program runs inside.
+    /// Returns the beginning of a command line whose program runs inside.
     pub fn enter(&self) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["-n", "-t", &self.pid().to_string(), "--"]).stdin(Stdio::null());
         command
     }
 
-    /// What a command prints inside.
+    /// Runs a command inside. Returns its output.
     ///
     /// # Panics
-    /// When it fails.
+    /// Panics if it fails.
     #[expect(clippy::unwrap_used, reason = "a test may panic")]
     pub fn run(&self, command: &[&str]) -> String {
         let output = self.enter().args(command).output().unwrap();
@@ -53,7 +53,7 @@ impl Namespace {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// What a shell command prints inside.
+    /// Runs a shell command inside. Returns its output.
     pub fn shell(&self, command: &str) -> String {
         self.run(&["sh", "-c", command])
     }
@@ -66,7 +66,7 @@ impl Drop for Namespace {
     }
 }
 
-/// The children of a process's main thread.
+/// Returns the children of a process's main thread.
 pub fn children(pid: u32) -> Vec<u32> {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     children.unwrap_or_default().split_whitespace().filter_map(|pid| pid.parse().ok()).collect()

@@ -1,6 +1,6 @@
-//! What a trial may change on a node, as text that can be compared.
+//! What a trial may change on a node, as text for comparison.
 
-/// The state of a network namespace with these interfaces; `run` executes a shell command inside and returns what it prints.
+/// Returns the state of a network namespace with these interfaces. `run` executes a shell command inside and returns its output.
 pub fn everything(run: impl Fn(&str) -> String, devs: &[&str]) -> String {
     let mut commands: Vec<String> = [
         "ip -d link",
@@ -19,7 +19,7 @@ pub fn everything(run: impl Fn(&str) -> String, devs: &[&str]) -> String {
     commands.iter().map(|command| format!("# {command}\n{}", run(command))).collect()
 }
 
-/// What is in one text and not in the other, to be read by people.
+/// Returns what is in only one of the texts, for people to read.
 pub fn difference(before: &str, after: &str) -> String {
     let lines = |text: &str, other: &str, sign: char| {
         let other: Vec<&str> = other.lines().collect();

@@ -1,6 +1,6 @@
 //! The text of small plans for unit tests.
 
-/// A plan with a ping, whose one phase has each of these lengths (`10s`). `head` has the keys before the tables: a name, and others.
+/// Returns a plan with a ping and phases of these lengths (`10s`). `head` has the keys before the tables: a name, and others.
 pub fn of_lengths(head: &str, lengths: &[&str]) -> String {
     format!(
         r#"{head}

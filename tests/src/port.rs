@@ -7,8 +7,8 @@ use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt,
 };
 
-/// A port on which nothing listens. As long as this exists, no process gets it that asks for any port, or that connects. A
-/// server that asks for it may listen if it sets SO_REUSEADDR, as servers do.
+/// A port on which nothing listens. While this exists, no process that asks for any port, or that connects, gets it. A server that asks for
+/// this port may listen if it sets SO_REUSEADDR, as servers do.
 #[derive(Debug)]
 pub struct ReservedPort {
     address: SocketAddr,
@@ -19,7 +19,7 @@ impl ReservedPort {
     /// Reserves a port of this address.
     ///
     /// # Panics
-    /// When the address is not one of this machine.
+    /// Panics if the address is not one of this machine.
     #[expect(clippy::unwrap_used, reason = "a test may panic")]
     pub fn new(ip: Ipv4Addr) -> Self {
         let flags = SocketFlags::CLOEXEC;
@@ -30,7 +30,7 @@ impl ReservedPort {
         Self { address, _socket: socket }
     }
 
-    /// The address with the port.
+    /// Returns the address with the port.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

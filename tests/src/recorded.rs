@@ -1,18 +1,18 @@
-//! A path with known capacities, and what `ccbench trace record` wrote of it.
+//! A path with known capacities, and checks of what `ccbench trace record` wrote about it.
 
 use std::path::Path;
 
 use crate::Bench;
 
-/// Capacity in Mbit/s of each second, towards `src` and towards `dst`. The first three are before the recording.
+/// Capacity of each second in Mbit/s, towards `src` and towards `dst`. The first three seconds are before the recording.
 const DOWN: [f64; 14] = [10.0, 4.0, 8.0, 2.0, 6.0, 12.0, 3.0, 9.0, 5.0, 7.0, 11.0, 2.0, 8.0, 10.0];
 const UP: [f64; 14] = [5.0, 2.5, 4.0, 3.0, 6.0, 8.0, 4.0, 5.0, 2.0, 3.0, 6.0, 4.0, 7.0, 5.0];
 const FIRST: usize = 3;
-/// Seconds that are recorded.
+/// Number of seconds recorded.
 const SECONDS: usize = 10;
 /// By how much a second may differ.
 const TOLERANCE: f64 = 0.02;
-/// Of each link, ms.
+/// Delay of each link, ms.
 const DELAY_MS: f64 = 10.0;
 
 const PLAN: &str = r#"
@@ -46,7 +46,7 @@ name = "only"
 length = "1s"
 "#;
 
-/// Writes the plan of the path, and returns the arguments that record it for ten seconds, as `NAME.down.csv` and `NAME.up.csv`.
+/// Writes the plan of the path. Returns the arguments that record it for ten seconds, as `NAME.down.csv` and `NAME.up.csv`.
 pub fn arguments(bench: &Bench, rate: &str, name: &str) -> Vec<String> {
     for (file, rates) in [("down.csv", &DOWN), ("up.csv", &UP)] {
         let rows: String = rates.iter().map(|mbit| format!("{mbit},1\n")).collect();
@@ -55,7 +55,7 @@ pub fn arguments(bench: &Bench, rate: &str, name: &str) -> Vec<String> {
     record(&bench.write("plan.toml", PLAN), rate, name)
 }
 
-/// As [`arguments`], for a path whose links replay what was recorded as `FROM.down.csv` and `FROM.up.csv`, also its delays.
+/// Like [`arguments`], for a path whose links replay what was recorded as `FROM.down.csv` and `FROM.up.csv`, including its delays.
 pub fn replay_arguments(bench: &Bench, rate: &str, from: &str, name: &str) -> Vec<String> {
     let plan = PLAN.replace("delay = \"10ms\"\n", "");
     let plan = plan.replace("\"down.csv\"", &format!("\"{from}.down.csv\""));
@@ -63,7 +63,7 @@ pub fn replay_arguments(bench: &Bench, rate: &str, from: &str, name: &str) -> Ve
     record(&bench.write("replay.toml", &plan), rate, name)
 }
 
-/// The arguments that record the path of a plan.
+/// Returns the arguments that record the path of a plan.
 fn record(plan: &Path, rate: &str, name: &str) -> Vec<String> {
     let (plan, length) = (plan.display().to_string(), format!("{SECONDS}s"));
     let words = ["trace", "record", &plan, "--from", "src", "--to", "dst"];
@@ -71,10 +71,10 @@ fn record(plan: &Path, rate: &str, name: &str) -> Vec<String> {
     words.into_iter().chain(options).map(str::to_owned).collect()
 }
 
-/// The mean rate of each second of a recorded trace, bit/s, whose delays are about that of a link.
+/// Returns the mean rate of each second of a recorded trace, bit/s. Checks that its delays are about that of a link.
 ///
 /// # Panics
-/// When the file is not such a trace.
+/// Panics if the file is not such a trace.
 #[expect(clippy::unwrap_used, reason = "a test may panic")]
 fn seconds(bench: &Bench, file: &str) -> [f64; SECONDS] {
     let text = std::fs::read_to_string(bench.path(file)).unwrap();
@@ -102,7 +102,7 @@ fn seconds(bench: &Bench, file: &str) -> [f64; SECONDS] {
 /// Compares each second with the capacity, and the delay with that of a link.
 ///
 /// # Panics
-/// When they differ.
+/// Panics if they differ.
 pub fn check(bench: &Bench, name: &str) {
     for (direction, known) in [("down", &DOWN), ("up", &UP)] {
         let rates = seconds(bench, &format!("{name}.{direction}.csv"));
@@ -113,11 +113,11 @@ pub fn check(bench: &Bench, name: &str) {
     }
 }
 
-/// Compares each second of a recording with the same second of the trace that the path replayed. It begins at `FIRST` of that trace,
-/// and what follows the trace's end is not compared.
+/// Compares each second of a recording with the same second of the trace that the path replayed. The recording begins at `FIRST` of that
+/// trace. What follows the trace's end is not compared.
 ///
 /// # Panics
-/// When they differ.
+/// Panics if they differ.
 pub fn check_replay(bench: &Bench, replayed: &str, name: &str) {
     for direction in ["down", "up"] {
         let trace = seconds(bench, &format!("{replayed}.{direction}.csv"));

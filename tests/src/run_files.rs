@@ -1,4 +1,4 @@
-//! The files of a run that depend only on its trials, to compare two runs byte for byte.
+//! The files of a run that depend only on its trials, for comparing two runs byte for byte.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -9,10 +9,10 @@ use crate::Bench;
 /// Contents of files by path.
 pub type Contents = BTreeMap<String, Vec<u8>>;
 
-/// Every table's bytes, by path below `tables`.
+/// Returns the bytes of every table, by path below `tables`.
 ///
 /// # Panics
-/// When there is not exactly one run, or it cannot be read.
+/// Panics if there is not exactly one run, or if it cannot be read.
 pub fn tables(bench: &Bench) -> Contents {
     let root = bench.results().join("tables");
     let mut found = Entries::new();
@@ -20,7 +20,7 @@ pub fn tables(bench: &Bench) -> Contents {
     found.into_iter().filter_map(|(name, bytes)| Some((name, bytes?))).collect()
 }
 
-/// Contents of files by path; those of a folder are `None`.
+/// Contents of files by path; `None` for a folder.
 type Entries = BTreeMap<String, Option<Vec<u8>>>;
 
 /// Adds all files and folders in a folder of `root`.
@@ -38,17 +38,17 @@ fn walk(root: &Path, dir: &Path, found: &mut Entries) {
     }
 }
 
-/// The results directory of a run, in memory: several tests change copies of it.
+/// The results directory of a run, in memory, because several tests change copies of it.
 pub struct KeptRun {
     name: OsString,
     entries: Entries,
 }
 
 impl KeptRun {
-    /// Reads the one run of a place.
+    /// Reads the only run of a directory.
     ///
     /// # Panics
-    /// When there is not exactly one run, or it cannot be read.
+    /// Panics if there is not exactly one run, or if it cannot be read.
     pub fn of(bench: &Bench) -> Self {
         let root = bench.results();
         let mut entries = Entries::new();
@@ -56,16 +56,16 @@ impl KeptRun {
         Self { name: root.file_name().unwrap_or_default().to_owned(), entries }
     }
 
-    /// The same run in a place of its own.
+    /// Writes the same run to a new directory.
     ///
     /// # Panics
-    /// When it cannot be written.
+    /// Panics if it cannot be written.
     #[expect(clippy::unwrap_used, reason = "a test may panic")]
     pub fn copy(&self) -> Bench {
         let bench = Bench::new();
         let root = bench.path("results").join(&self.name);
         std::fs::create_dir_all(&root).unwrap();
-        // In the order of the paths, so that a folder is before what is in it.
+        // In order of paths, so that a folder comes before its contents.
         for (name, bytes) in &self.entries {
             let path = root.join(name);
             match bytes {
@@ -77,10 +77,10 @@ impl KeptRun {
     }
 }
 
-/// All tables and summaries, by path.
+/// Returns all tables and summaries, by path.
 ///
 /// # Panics
-/// As [`tables`].
+/// Panics like [`tables`].
 #[expect(clippy::unwrap_used, reason = "a test may panic")]
 pub fn tables_and_summaries(bench: &Bench) -> Contents {
     let mut found = tables(bench);
@@ -97,7 +97,7 @@ pub fn tables_and_summaries(bench: &Bench) -> Contents {
 /// Compares the files of two runs.
 ///
 /// # Panics
-/// When they differ.
+/// Panics if they differ.
 #[track_caller]
 pub fn assert_equal(one: &Contents, other: &Contents) {
     assert_eq!(one.keys().collect::<Vec<_>>(), other.keys().collect::<Vec<_>>());

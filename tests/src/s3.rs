@@ -1,4 +1,4 @@
-//! A server with the interface of S3, in memory (moto), for tests of object stores. `scripts/setup.sh --test` installs it.
+//! A server with the S3 interface, in memory (moto), for tests of object stores. `scripts/setup.sh --test` installs it.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
@@ -9,17 +9,17 @@ use crate::port::ReservedPort;
 use crate::skip::skip;
 use crate::{SETUP_LIMIT, python_program, wait_for};
 
-/// A server; ends when it is dropped.
+/// A server. Dropping it ends it.
 pub struct S3Server {
     child: Child,
     port: ReservedPort,
 }
 
 impl S3Server {
-    /// Starts a server without buckets; `None` if none is installed, and the test is reported as skipped.
+    /// Starts a server without buckets. If none is installed, returns `None` and reports the test as skipped.
     ///
     /// # Panics
-    /// When it does not answer.
+    /// Panics if it does not answer.
     pub fn start() -> Option<Self> {
         let installed = python_program("moto_server");
         let program = installed.unwrap_or_else(|| PathBuf::from("moto_server"));
@@ -40,12 +40,12 @@ impl S3Server {
         Some(server)
     }
 
-    /// The URL of the server.
+    /// Returns the URL of the server.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.port.address())
     }
 
-    /// The environment of a client, which asks no proxy.
+    /// Returns the environment of a client, which uses no proxy.
     pub fn environment(&self) -> [(&'static str, String); 5] {
         [
             ("NO_PROXY", "127.0.0.1".to_owned()),
@@ -59,7 +59,7 @@ impl S3Server {
     /// Creates a bucket.
     ///
     /// # Panics
-    /// When the server refuses.
+    /// Panics if the server refuses.
     pub fn create_bucket(&self, name: &str) {
         self.request("PUT", name, "200");
     }
@@ -67,7 +67,7 @@ impl S3Server {
     /// Removes an object: `BUCKET/KEY`.
     ///
     /// # Panics
-    /// When the server refuses.
+    /// Panics if the server refuses.
     pub fn remove_object(&self, path: &str) {
         self.request("DELETE", path, "204");
     }
@@ -76,7 +76,7 @@ impl S3Server {
     fn request(&self, method: &str, path: &str, status: &str) {
         let mut stream = TcpStream::connect(self.port.address()).unwrap();
         let host = format!("Host: {}", self.port.address());
-        // moto permits nobody without this to remove an object, and does not verify it.
+        // Without this, moto permits nobody to remove an object. It does not verify it.
         let key =
             "Authorization: AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request";
         let request = format!(

@@ -1,14 +1,14 @@
-//! Reports tests that could not do what they are for as skipped, with the reason. `scripts/test.sh` counts them.
+//! Reports tests that could not do their job as skipped, with the reason. `scripts/test.sh` counts them.
 
 use std::io::Write as _;
 
-/// Names the file to which skipped tests are appended: a line `test<TAB>reason` for each. `scripts/test.sh` sets it.
+/// Variable that names the file to which skipped tests are appended, one line `test<TAB>reason` for each. `scripts/test.sh` sets it.
 pub const SKIP_FILE: &str = "CCBENCH_TEST_SKIPS";
 
 /// Records that the test of this thread is skipped. `scripts/test.sh` counts the records.
 ///
 /// # Panics
-/// When the record cannot be written.
+/// Panics if the record cannot be written.
 #[expect(clippy::expect_used, reason = "a test may panic")]
 pub fn skip(reason: &str) {
     let thread = std::thread::current();

@@ -2,11 +2,11 @@
 //!
 //! The words after a block's language say what a test does with it:
 //!
-//! - `toml plan=FILE`: a whole plan, which must be valid; the blocks behind it find it as `FILE`.
-//! - `toml append=FILE`: what a reader adds to the end of such a file, which must be valid then.
-//! - `toml alternatives`: lines that stand for each other. Any other `toml` is a fragment of a plan.
-//! - `sh run`: commands that run in this order, in one directory for each document.
-//! - `python run`: the same for Python with the reader. Commands of any other `sh` are only parsed.
+//! - `toml plan=FILE`: a whole plan, which must be valid. Later blocks find it as `FILE`.
+//! - `toml append=FILE`: what a reader adds to the end of such a file, which must then be valid.
+//! - `toml alternatives`: lines that replace each other. Any other `toml` block is a fragment of a plan.
+//! - `sh run`: commands that run in this order, in one directory per document.
+//! - `python run`: the same for Python with the reader. Commands of any other `sh` block are only parsed.
 
 use std::path::Path;
 
@@ -17,9 +17,9 @@ use crate::source_root;
 pub struct Snippet {
     /// Path of the document in the source tree.
     pub document: String,
-    /// The line of its first fence.
+    /// The line of its opening fence.
     pub line: usize,
-    /// The first word behind the fence; may be empty.
+    /// The first word after the fence; may be empty.
     pub language: String,
     /// The other words.
     pub marks: Vec<String>,
@@ -28,31 +28,31 @@ pub struct Snippet {
 }
 
 impl Snippet {
-    /// Where it is, for messages.
+    /// Returns where it is, for messages.
     pub fn place(&self) -> String {
         format!("{}:{}", self.document, self.line)
     }
 
-    /// Whether it has this language and this mark.
+    /// Returns whether it has this language and this mark.
     pub fn is(&self, language: &str, mark: &str) -> bool {
         self.language == language && self.marks.iter().any(|found| found == mark)
     }
 
-    /// The file of a whole plan.
+    /// Returns the file of a whole plan.
     pub fn plan_file(&self) -> Option<&str> {
         self.marks.iter().find_map(|mark| mark.strip_prefix("plan="))
     }
 
-    /// The file of a plan to whose end it is added.
+    /// Returns the file of a plan to whose end it is added.
     pub fn appended_to(&self) -> Option<&str> {
         self.marks.iter().find_map(|mark| mark.strip_prefix("append="))
     }
 }
 
-/// The documents for users: README.md, and everything below docs.
+/// Returns the documents for users: README.md, and everything below docs.
 ///
 /// # Panics
-/// When a directory cannot be read.
+/// Panics if a directory cannot be read.
 pub fn documents() -> Vec<String> {
     let mut found = vec!["README.md".to_owned()];
     collect(&source_root(), "docs", &mut found);
@@ -73,10 +73,10 @@ fn collect(root: &Path, folder: &str, found: &mut Vec<String>) {
     }
 }
 
-/// The code blocks of all documents.
+/// Returns the code blocks of all documents.
 ///
 /// # Panics
-/// When a document cannot be read, or a block has no end.
+/// Panics if a document cannot be read or a block has no end.
 #[expect(clippy::unwrap_used, reason = "a test may panic")]
 pub fn all() -> Vec<Snippet> {
     let read = |name: String| {
@@ -86,10 +86,10 @@ pub fn all() -> Vec<Snippet> {
     documents().into_iter().flat_map(read).collect()
 }
 
-/// The code blocks of a document.
+/// Returns the code blocks of a document.
 ///
 /// # Panics
-/// When a block has no end.
+/// Panics if a block has no end.
 pub fn of(document: &str, text: &str) -> Vec<Snippet> {
     let (mut found, mut open) = (Vec::new(), None::<Snippet>);
     for (nth, line) in text.lines().enumerate() {
@@ -124,10 +124,10 @@ pub fn of(document: &str, text: &str) -> Vec<Snippet> {
     found
 }
 
-/// The commands of a shell block as words, without comments, redirections, assignments and sudo.
+/// Returns the commands of a shell block as words, without comments, redirections, assignments and sudo.
 ///
 /// # Panics
-/// When quotes are not balanced.
+/// Panics if quotes are not balanced.
 pub fn commands(text: &str) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     for line in text.replace("\\\n", " ").lines() {

@@ -1,4 +1,4 @@
-//! `scripts/rustc.sh` and `scripts/clean_clones.sh`, with a program that only prints its arguments instead of the compiler.
+//! Tests `scripts/rustc.sh` and `scripts/clean_clones.sh`, with a program that only prints its arguments in place of the compiler.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -6,14 +6,14 @@ use std::process::Command;
 
 use ccbench_tests::source_root;
 
-/// A directory with the scripts.
+/// Creates a directory with the scripts.
 fn clone_at(path: PathBuf) -> PathBuf {
     std::fs::create_dir(&path).unwrap();
     symlink(source_root().join("scripts"), path.join("scripts")).unwrap();
     path
 }
 
-/// What the wrapper of a clone passes to the compiler for a crate with a build script.
+/// Returns what a clone's wrapper passes to the compiler for a crate with a build script.
 fn compile(clone: &Path, target: &Path, hash: &str, of_build_script: &str) -> String {
     let output = Command::new(clone.join("scripts/rustc.sh"))
         .args(["echo", "--crate-name", "own", "-C", &format!("extra-filename=-{hash}")])
@@ -27,7 +27,7 @@ fn compile(clone: &Path, target: &Path, hash: &str, of_build_script: &str) -> St
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Runs `make clean-clones` on this build directory; returns what it prints.
+/// Runs `make clean-clones` on this build directory. Returns its output.
 fn clean(target: &Path) -> String {
     let script = source_root().join("scripts/clean_clones.sh");
     let mut command = Command::new(script);
@@ -37,7 +37,7 @@ fn clean(target: &Path) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Makes artefacts with these hashes as Cargo does: of a crate, and of its build script.
+/// Creates artefacts with these hashes as Cargo does: those of a crate, and those of its build script.
 fn artefacts(target: &Path, hash: &str, of_build_script: &str, incremental: &str) -> Vec<PathBuf> {
     let files = [
         format!("debug/deps/libown-{hash}.rlib"),

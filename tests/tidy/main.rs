@@ -1,4 +1,4 @@
-//! The style guide as a test: dependencies, lengths, `unsafe`, clocks, shells, and paths in documents.
+//! Tests the style guide: dependencies, lengths, `unsafe`, clocks, shells, and paths in documents.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -14,7 +14,7 @@ mod promises;
 const MAX_FILE_LINES: usize = 600;
 const MAX_FUNCTION_LINES: usize = 70;
 
-/// Files of the repository with their text: tracked ones, and new ones that are not ignored. Binary files are left out.
+/// Returns the repository's files with their text: tracked ones, and new ones that are not ignored. Excludes binary files.
 fn files(endings: &[&str]) -> Vec<(String, String)> {
     let output = Command::new("git")
         // In a container, the clone may belong to another user.
@@ -29,7 +29,7 @@ fn files(endings: &[&str]) -> Vec<(String, String)> {
     let wanted = names
         .filter(|name| endings.is_empty() || endings.iter().any(|ending| name.ends_with(ending)));
     let read = |name: &str| {
-        // A file may be deleted and not committed yet.
+        // A file may be deleted without the deletion being committed yet.
         let bytes = std::fs::read(source_root().join(name)).ok()?;
         Some((name.to_owned(), String::from_utf8(bytes).ok()?))
     };
@@ -38,7 +38,7 @@ fn files(endings: &[&str]) -> Vec<(String, String)> {
     found
 }
 
-/// Lines of code with their numbers, without comments.
+/// Returns lines of code with their numbers, without comments.
 fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line));
     lines.filter(|(_, line)| !line.trim_start().starts_with("//"))
@@ -114,7 +114,7 @@ fn crates_depend_only_downwards() {
     }
 }
 
-/// Whether a trimmed line begins a function: `fn` after a visibility and any of `const`, `async`, `unsafe`, `extern "C"`.
+/// Returns whether a trimmed line begins a function: `fn` after a visibility and any of `const`, `async`, `unsafe`, `extern "C"`.
 fn begins_function(line: &str) -> bool {
     let mut rest = line;
     loop {
@@ -138,8 +138,8 @@ fn begins_function(line: &str) -> bool {
     }
 }
 
-/// First and last line of every function that has a body of several lines. rustfmt ends a function with a brace at the indentation it
-/// began with.
+/// Returns the first and last line of every function with a body of several lines. rustfmt ends a function with a brace at the indentation
+/// with which it began.
 fn functions(text: &str) -> Vec<(usize, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();
@@ -147,7 +147,7 @@ fn functions(text: &str) -> Vec<(usize, usize)> {
         if !begins_function(line.trim_start()) {
             continue;
         }
-        // A declaration ends with a semicolon; a function in one line, or with an empty body, with a brace.
+        // A declaration ends with a semicolon. A function on one line, or with an empty body, ends with a brace.
         let signature = lines[start..].iter().find(|line| line.ends_with(['{', ';', '}']));
         if !signature.is_some_and(|line| line.ends_with('{')) {
             continue;
@@ -171,7 +171,7 @@ fn functions_of_every_form_are_measured() {
 /// Files that may be longer: the schema of all rows and messages, which has one owner. Each message is short.
 const LONG_FILES: [&str; 1] = ["proto/ccbench/v1/agent.proto"];
 
-/// Whether a file's length is limited: sources, plans and configuration, and scripts without an ending.
+/// Returns whether a file's length is limited: sources, plans and configuration, and scripts without an ending.
 fn is_measured(name: &str, text: &str) -> bool {
     let endings = [".rs", ".c", ".h", ".sh", ".py", ".js", ".css", ".proto", ".toml", ".config"];
     let base = name.rsplit('/').next().unwrap_or(name);
@@ -239,8 +239,8 @@ fn nothing_names_a_path_of_a_developers_machine() {
     }
 }
 
-/// Files that name a shell: the console of the lab's guest, `ccbench-agent link --outside`, the lab's build, and the list of
-/// tools in the guest's initramfs.
+/// Files that name a shell: the console of the lab's guest, `ccbench-agent link --outside`, the lab's build, and the list of tools in the
+/// guest's initramfs.
 const SHELLS: [&str; 4] = [
     "crates/agent/src/guest/machine.rs",
     "crates/agent/src/link/shell.rs",
@@ -248,7 +248,7 @@ const SHELLS: [&str; 4] = [
     "crates/cli/src/lab/userland.rs",
 ];
 
-/// The code of every file outside of tests and examples.
+/// Returns the code of every file outside of tests and examples.
 fn programs() -> Vec<(String, String)> {
     let mut programs = files(&[".rs"]);
     programs.retain(|(name, _)| {
@@ -274,8 +274,8 @@ fn only_listed_files_name_shells() {
     assert_eq!(named, SHELLS.map(str::to_owned).into(), "the files that name a shell");
 }
 
-/// clippy.toml bans reading a clock and starting a program. Only clock.rs may allow the former; what allows the latter names
-/// the program.
+/// clippy.toml bans reading a clock and starting a program. Only clock.rs may allow the former; whatever allows the latter names the
+/// program.
 #[test]
 fn only_clock_rs_reads_clocks() {
     let lint = concat!("disallowed", "_methods");
@@ -320,8 +320,8 @@ fn skipped_tests_are_counted() {
     assert!(found.is_empty(), "use ccbench_tests::skip::skip:\n{}", found.join("\n"));
 }
 
-/// Earlier names, or their beginnings (with a trailing underscore), that readers did not understand; docs/glossary.md has the
-/// terms. Names that also mean something else (`said`, `next_ns`, `count`) are not here.
+/// Earlier names, or their prefixes (with a trailing underscore), that readers did not understand. docs/glossary.md has the current terms.
+/// Names that also mean something else (`said`, `next_ns`, `count`) are not listed.
 const FORMER_NAMES: [&str; 23] = [
     "way_out",
     "mourner",
@@ -369,8 +369,8 @@ fn identifiers_avoid_former_names() {
     assert!(found.is_empty(), "former names:\n{}", found.join("\n"));
 }
 
-/// Whether a word in backticks is a path of the repository: it contains a slash or has a source file's ending. Absolute
-/// paths, commands and expressions are not.
+/// Returns whether a word in backticks is a path of the repository: it contains a slash or has a source file's ending. Absolute paths,
+/// commands and expressions are not.
 fn is_path(word: &str) -> bool {
     let endings = [".rs", ".md", ".toml", ".proto", ".json", ".py", ".sh", ".c", ".h"];
     let ours = |c: char| c.is_ascii_alphanumeric() || "_-./*".contains(c);
@@ -379,8 +379,8 @@ fn is_path(word: &str) -> bool {
         && (word.contains('/') || endings.iter().any(|ending| word.ends_with(ending)))
 }
 
-/// Whether consecutive components of `file` match `path`, in which a component may contain one `*`. A path that begins with a
-/// directory at the root must match from there; others may leave out the first directories.
+/// Returns whether consecutive components of `file` match `path`, in which a component may contain one `*`. A path that begins with a
+/// directory at the root must match from there; others may omit the first directories.
 fn names_file(path: &str, file: &str, roots: &BTreeSet<&str>) -> bool {
     let wanted: Vec<&str> = path.trim_end_matches('/').split('/').collect();
     let components: Vec<&str> = file.split('/').collect();

@@ -1,11 +1,11 @@
-//! docs/reliability.md names the tests that hold each promise: they exist.
+//! Checks that the tests that docs/reliability.md names for each promise exist.
 
 use super::files;
 
-/// Promises of the document.
+/// Number of promises in the document.
 const PROMISES: usize = 14;
 
-/// Names of functions in backticks: words with an underscore, of lower-case letters, digits and underscores.
+/// Returns the names of functions in backticks: words with an underscore that consist of lower-case letters, digits and underscores.
 fn functions(line: &str) -> impl Iterator<Item = &str> {
     let is_function = |word: &&str| {
         let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
@@ -23,7 +23,7 @@ fn every_promise_has_tests_that_exist() {
     for number in 1..=PROMISES {
         let row = document.lines().find(|line| line.starts_with(&format!("| P{number} |")));
         let row = row.unwrap_or_else(|| panic!("P{number} is not in docs/reliability.md"));
-        // Promise, tests and command; `not_run` is a reason of the promise.
+        // The columns are promise, tests and command. `not_run` is a reason of the promise.
         let tests = row.split('|').nth(3).unwrap_or_default();
         assert!(functions(tests).next().is_some(), "P{number} has no test");
         for name in functions(tests) {

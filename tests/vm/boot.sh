@@ -1,8 +1,8 @@
 #!/bin/bash
-# One kernel under software emulation on a virtual clock (instructions are time, idle time is skipped), with a throw-away
-# initramfs: busybox, the host's network tools, the kernel's modules that a test names. No root, no network.
+# Boots one kernel under software emulation on a virtual clock (instructions are time, idle time is skipped), with a throw-away initramfs:
+# busybox, the host's network tools, and the kernel modules that a test names. Needs neither root nor network.
 # Usage: boot.sh RELEASE ROOT TEST FILES LIMIT_S
-#   ROOT as fetch.sh gives it; TEST a script for dash; FILES a directory copied to / of the guest, programs with their libraries.
+#   ROOT as fetch.sh prints it; TEST a script for dash; FILES a directory that is copied to / of the guest: programs with their libraries.
 set -eu
 k=$1 root=$2 test=$3 files=$4 limit=$5
 modules="veth ifb sch_htb sch_netem sch_fifo sch_fq_codel tcp_vegas tcp_bbr tcp_dctcp tcp_diag inet_diag"
@@ -25,7 +25,7 @@ for program in /bin/dash /usr/sbin/ip /usr/sbin/tc /usr/bin/ss /usr/bin/iperf3 /
 	add "$program" "$program"
 done
 (cd "$files" && find . -type f | cut -c2-) | while read -r file; do add "$files$file" "$file"; done
-# A module and what it depends on, in the order of insmod.
+# Prints a module and what it depends on, in the order of insmod.
 module() {
 	[ -e "$d/lib/modules/$1.ko" ] && return 0
 	file=$(find "$md" -name "$1.ko*" | head -1)

@@ -1,8 +1,8 @@
 #!/bin/bash
-# Debian kernels with their headers, unpacked into a cache directory: nothing is installed and the system's package
-# sources stay as they are. Usage: fetch.sh 6.1|6.12|7.2 ... ; prints one line per kernel: RELEASE ROOT.
+# Unpacks Debian kernels with their headers into a cache directory. Installs nothing, and does not change the system's package sources.
+# Usage: fetch.sh 6.1|6.12|7.2 ... ; prints one line per kernel: RELEASE ROOT.
 #
-# The build tools of 7.x need a newer C library than Debian 12's: it is unpacked beside them, each tool started with it.
+# The build tools of 7.x need a newer C library than Debian 12's. It is unpacked beside them, and each tool is started with it.
 set -eu
 cache=${CCBENCH_VM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/ccbench/vm}
 mkdir -p "$cache/apt/lists/partial" "$cache/apt/archives/partial"
@@ -36,7 +36,7 @@ policy() { # newest version of PACKAGE-PATTERN
 }
 [ -n "$(find "$cache/apt/lists" -name '*_Packages*' -mtime -7 2>/dev/null | head -1)" ] || apt_private update >&2
 
-# The newest kernel of a series that still has headers: its release, as uname -r says it.
+# The newest kernel of a series that still has headers: its release, as uname -r prints it.
 release() {
 	policy pkgnames linux-headers- | sed -n "s/^linux-headers-\($1[.0-9-]*\(+deb1[23]\)\{0,1\}-amd64\)$/\1/p" |
 		sort -V | tail -1
@@ -52,7 +52,7 @@ unpack() { # ROOT PACKAGE...
 	done
 }
 
-# Every build tool under ROOT behind a line that starts it with the libraries it was built for.
+# Replaces every build tool below ROOT by a wrapper that starts it with the libraries for which it was built.
 with_own_libc() { # ROOT
 	local root=$1
 	unpack "$root/host" libc6 libelf1t64 libzstd1 zlib1g libssl3t64
@@ -85,7 +85,7 @@ for series in "$@"; do
 			"linux-kbuild-${k%-amd64}"
 			with_own_libc "$root" ;;
 		esac
-		# The headers name each other by absolute paths.
+		# The headers refer to each other by absolute paths.
 		sed -i "s#\([ =]\)/usr/src/#\1$root/usr/src/#g" "$root/usr/src/linux-headers-$k/Makefile"
 		rm -f "$cache"/debs/*.deb
 		touch "$root/complete"

@@ -1,5 +1,5 @@
-# Runs in the guest: modules, then BPF objects, over 100 Mbit/s HTB with a bfifo of 187500 bytes and netem's 10 ms.
-# Lines "ok ..." and "FAIL ..." are the verdict; the rest is for reading.
+# Runs in the guest: tests modules, then BPF objects, over 100 Mbit/s HTB with a bfifo of 187500 bytes and netem's 10 ms. Lines "ok ..." and
+# "FAIL ..." are the verdict; the rest is for people to read.
 failed=0
 ok() { echo "ok $*"; }
 fail() { echo "FAIL $*"; failed=1; }
@@ -32,7 +32,7 @@ queue() {
 	tc -n r qdisc del dev rd parent 1:1 2>/dev/null
 	tc -n r qdisc add dev rd parent 1:1 "$@"
 }
-# A listener keeps the congestion control that was the namespace's default when it was made.
+# A listener keeps the congestion control that was the namespace's default when the listener was created.
 servers() {
 	[ -z "$servers" ] || kill $servers
 	servers=
@@ -44,7 +44,7 @@ servers() {
 }
 servers=
 
-# flow CC SECONDS PORT: mean goodput in Mbit/s after the first 2 s, and mean srtt in ms, as "rate rtt" in /tmp/CC.
+# flow CC SECONDS PORT: measures mean goodput in Mbit/s after the first 2 s and mean srtt in ms; writes "rate rtt" to /tmp/CC.
 flow() {
 	ip netns exec s iperf3 -c 10.2.0.2 -p $3 -t $2 -i 1 -C $1 -f m >/tmp/$1.iperf 2>&1 &
 	pid=$!
@@ -134,7 +134,7 @@ one_module() { # ALGORITHM
 	if unload $m; then ok "module $m unloads"; else fail "module $m does not unload: $(cat /tmp/e)"; fi
 	available $m && fail "module $m is still registered"
 }
-# Wrong parameters are refused by name; instances have their own; rows come out.
+# Wrong parameters are rejected by name; instances have their own parameters; rows come out.
 parameters() {
 	dmesg -c >/dev/null
 	insmod /mods/ccb_ta.ko betao=5 2>/dev/null && fail "betao=5 is accepted"
@@ -178,7 +178,7 @@ one_bpf() { # ALGORITHM
 	[ $failed = 0 ] || awk 'NR % 25 == 1' /tmp/rows.$1 | cut -c1-110
 }
 
-# loaded NAME [KEY=VALUE | OPTION]...: the agent holds one and is killed; what is left, whoever starts next takes away.
+# loaded NAME [KEY=VALUE | OPTION]...: the agent holds a congestion control and is killed; whoever starts next removes what is left.
 loaded() {
 	name=$1; shift
 	/agent cc load ta --as $name "$@" >/tmp/agent.$name 2>&1 &
@@ -195,7 +195,7 @@ by_agent() {
 	kill -9 $agent; wait $agent 2>/dev/null
 	sleep 1
 	left=$(available ag_bpf && echo left || echo gone)
-	# Before 6.4 there are no links of struct_ops: it outlives its agent, and the next one unregisters it.
+	# Before 6.4, struct_ops has no links: the congestion control outlives its agent, and the next one unregisters it.
 	case $release in
 	6.[0-3].*) check "agent: bpf without a link after its kill: $left" $left = left ;;
 	*) check "agent: bpf after its kill: $left" $left = gone ;;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A loader of kmod/bpf's objects for tests, as small as its contract allows: load OBJECT NAME [FLAGS [INDEX=VALUE ...]].
- * Prints "attached" and then, until it is killed, nothing; at its end the count of rows, and for each program its name, run
- * time in ns and runs, as far as kernel.bpf_stats_enabled was set.
- * In the environment (kmod/bpf/README.md): RECORD=0 for no rows, ROW_GAP_US=N for rows of rounds at least N us after the row before.
+ * A loader of kmod/bpf's objects for tests, as small as its contract allows: load OBJECT NAME [FLAGS [INDEX=VALUE ...]]. Prints "attached"
+ * and then nothing until it is killed. At its end it prints the number of rows, and for each program its name, run time in ns and number of
+ * runs, if kernel.bpf_stats_enabled was set.
+ * In the environment (kmod/bpf/README.md): RECORD=0 for no rows, ROW_GAP_US=N for rows of rounds at least N us after the previous row.
  */
 #include <bpf/bpf.h>
 #include <bpf/btf.h>
@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 static unsigned long long rows;
-static FILE *to; /* every row as text, if asked for by ROWS=FILE in the environment */
+static FILE *to; /* every row as text, if the environment has ROWS=FILE */
 static volatile sig_atomic_t stop;
 
 static int on_row(void *context, void *row, size_t size)
@@ -47,14 +47,14 @@ static void print_programs(struct bpf_object *object)
 		unsigned size = sizeof(info);
 		int fd = bpf_program__fd(program);
 
-		/* One whose member the kernel does not have is not loaded. */
+		/* A program whose member the kernel does not have is not loaded. */
 		if (fd >= 0 && !bpf_obj_get_info_by_fd(fd, &info, &size))
 			printf("program %s %llu %llu\n", bpf_program__name(program),
 			       (unsigned long long)info.run_time_ns, (unsigned long long)info.run_cnt);
 	}
 }
 
-/* Has the kernel's struct tcp_congestion_ops this member? */
+/* Returns whether the kernel's struct tcp_congestion_ops has this member. */
 static int kernel_has(struct btf *btf, const char *member)
 {
 	int id = btf__find_by_name_kind(btf, "tcp_congestion_ops", BTF_KIND_STRUCT), i;

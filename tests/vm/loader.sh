@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds load.c with a libbpf that knows struct_ops links: the one that the agent is built with. Usage: loader.sh TARGET
+# Builds load.c with a libbpf that supports struct_ops links: the one with which the agent is built. Usage: loader.sh TARGET
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)

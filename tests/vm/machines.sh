@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# Three machines with kernels, boot loaders and clocks of their own (QEMU) run E1 over mTLS: machines.sh DIRECTORY_OF_PROGRAMS [AGENT]
+# Runs E1 over mTLS on three machines with their own kernels, boot loaders and clocks (QEMU): machines.sh DIRECTORY_OF_PROGRAMS [AGENT]
 #
 #   src -- router -- dst     the network of the experiment: UDP sockets of QEMU
 #   br0                      the control network: this machine and the three
 #
 # 1. The machines join with tokens; agents run as services, front and worker.
 # 2. src is rebooted into another kernel between two trials of a run.
-# 3. dst is cut off from the control network for 2 s, which the trial survives, and for 20 s, which ends it: it is repeated.
-# 4. src is reset in a trial: it is back in its usual kernel, is rebooted again into the one of the plan, and the trial is repeated.
+# 3. dst is cut off from the control network for 2 s, which the trial survives, and for 20 s, which ends the trial: it is repeated.
+# 4. src is reset during a trial: it is back in its usual kernel and is rebooted into the plan's kernel, and the trial is repeated.
 #
-# AGENT is what the machines run, a release build: emulated, the preparation of a trial may block a debug build for longer than the 5 s after which
-# its front takes it for lost.
+# AGENT is the program that the machines run, a release build. In emulation, preparing a trial may block a debug build for longer than the 5
+# s after which its front considers it lost.
 #
-# Needs root, mmdebstrap, QEMU, 3 GB of memory and about 9 minutes on two CPUs without KVM (2 more the first time, for the disk's image, which stays
-# in the cache). Runs in namespaces of its own: nothing of this machine changes. CCBENCH_MACHINES_KEEP=DIRECTORY keeps consoles, logs and results.
+# Needs root, mmdebstrap, QEMU, 3 GB of memory, and about 9 minutes on two CPUs without KVM (2 more the first time, for the disk image,
+# which stays in the cache). Runs in its own namespaces: nothing of this machine changes. CCBENCH_MACHINES_KEEP=DIRECTORY keeps consoles,
+# logs and results.
 set -euo pipefail
 bin=$(realpath "${1:?usage: machines.sh DIRECTORY_OF_PROGRAMS [AGENT]}")
 agent=$(realpath "${2:-$bin/ccbench-agent}")
@@ -28,7 +29,7 @@ if [ -z "${CCBENCH_MACHINES_DIR:-}" ]; then
     for program in "${!package[@]}"; do
         command -v "$program" >/dev/null || { echo "skipped: $program is missing (apt-get install ${package[$program]})"; exit 0; }
     done
-    # Before the namespaces, which have no network.
+    # Before the namespaces are created, which have no network.
     IMAGE=$("$files/image.sh")
     CCBENCH_MACHINES_DIR=${CCBENCH_MACHINES_KEEP:-$(mktemp -d)}
     mkdir -p "$CCBENCH_MACHINES_DIR"
@@ -47,7 +48,7 @@ begin=$SECONDS
 say() { echo "machines: $((SECONDS - begin)) s: $*"; }
 fail() {
     say "FAIL: $*"
-    # Consoles have the journals, with the messages of agents.
+    # Consoles contain the journals, with the messages of agents.
     for file in *.log; do
         echo "--- $file"
         tail -n 60 "$file" | sed 's/\r//'
@@ -68,7 +69,7 @@ ip link add br0 type bridge
 ip addr add $controller/24 dev br0
 ip link set br0 up
 
-# What each machine has of its own, as the archive on its second disk.
+# What is specific to each machine, as the archive on its second disk.
 mkdir -p agent/usr/local/bin agent/usr/local/lib/systemd/system agent/usr/local/lib/sysusers.d
 strip -o agent/usr/local/bin/ccbench-agent "$agent"
 cp "$source"/systemd/ccbench-agent*.{service,socket} agent/usr/local/lib/systemd/system/
@@ -100,7 +101,7 @@ END
         network+=(-netdev "socket,id=path$index,udp=127.0.0.1:${udp##*:},localaddr=127.0.0.1:$own"
             -device "virtio-net-pci,netdev=path$index,mac=52:54:00:87:0$number:0$index")
     done
-    # The writes to the disk last as long as the process, over reboots of the machine.
+    # Writes to the disk last as long as the process, across reboots of the machine.
     qemu-system-x86_64 -name "$name" -accel tcg,thread=single -cpu max -m 768 -smp 1 -nodefaults -device VGA -display none -rtc base=utc \
         -serial "file:$name.console.log" -monitor "unix:$name.monitor,server=on,wait=off" \
         -drive "file=$image,if=virtio,format=raw,snapshot=on" -drive "file=$name.tar,if=virtio,format=raw,readonly=on" \
@@ -118,7 +119,8 @@ until_true 1200 "certificate of every machine" decided
 wait $authority || fail "the authority ended with $?"
 say "the machines have joined"
 
-# E1 one against one (plans/coexistence/1v1.toml) with threshold adaptation, at a tenth of its rate and a sixth of its time: the machines are emulated.
+# E1 one against one (plans/coexistence/1v1.toml) with threshold adaptation, at a tenth of its rate and a sixth of its time, because the
+# machines are emulated.
 plan() { # KERNEL…: of src, one point for each
     local kernels
     kernels=$(printf '"%s", ' "$@")

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Every congestion control as module and as BPF object in real Debian kernels: make test-vm. Usage: run.sh [SERIES ...]
+# Tests every congestion control as a module and as a BPF object in real Debian kernels: make test-vm. Usage: run.sh [SERIES ...]
 # CCBENCH_VM_ONLY="ta prague" runs only these; CCBENCH_VM_LIMIT_S (900) is the time that one kernel may take.
-# Needs about 2 GB in the cache directory, and installs what is missing of Debian's packages (as root).
+# Needs about 2 GB in the cache directory, and installs missing Debian packages (as root).
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 kmod=$here/../../kmod
@@ -36,7 +36,7 @@ failed=
 for one in $series; do
 	read -r k root <<<"$("$here/fetch.sh" "$one")"
 	kdir=$root/usr/src/linux-headers-$k
-	# Debian's compiler of that kernel, or the nearest that is here, and what that one cannot do.
+	# Debian's compiler of that kernel or the nearest one that is here, and what that compiler cannot do.
 	arguments="CC=gcc-12 HOSTCC=gcc-12 CONFIG_DEBUG_INFO_BTF_MODULES="
 	case $one in 7.*) arguments="$arguments CONFIG_CC_HAS_MIN_FUNCTION_ALIGNMENT=" ;; esac
 	make -s -C "$kmod" module KDIR="$kdir" MODULE_OUT="$work/$k" KBUILD_ARGS="$arguments W=1" >"$work/$k.log" 2>&1 ||
@@ -50,8 +50,8 @@ for one in $series; do
 	fi
 	cp "$work/$k"/module/*.ko "$work/$k"/agree/*.ko "$work/files/mods/"
 	strip -g "$work"/files/mods/*.ko
-	# The same module as another kernel's: what it was built for is a string in it, of which a kernel with CONFIG_MODVERSIONS
-	# (Debian's) compares only what follows the release.
+	# The same module as another kernel's. A string in it tells for what it was built; a kernel with CONFIG_MODVERSIONS (Debian's)
+	# compares only what follows the release.
 	mkdir -p "$work/files/other"
 	LC_ALL=C sed 's/\(vermagic=[^ ]*\) SMP /\1 UP_ /' "$work/files/mods/ccb_ta.ko" >"$work/files/other/ccb_ta.ko"
 	start=$(date +%s)

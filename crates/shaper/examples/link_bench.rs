@@ -1,7 +1,7 @@
-//! Benchmarks a userspace link between two interfaces, alternating with plain veth routing. The ratios are comparable
-//! between machines. Creates network namespaces; needs root.
+//! Benchmarks a userspace link between two interfaces, alternating with plain routing over veth. The ratios are comparable between
+//! machines. Creates network namespaces; needs root.
 //!
-//! `link_bench [REPETITIONS]`: prints the median, minimum and maximum.
+//! `link_bench [REPETITIONS]` prints the median, minimum and maximum.
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 #![allow(clippy::unwrap_used, reason = "a benchmark may panic")]
 
@@ -29,7 +29,7 @@ const WAIT_LIMIT: Duration = Duration::from_secs(20);
 const FLOW: Duration = Duration::from_secs(3);
 const PROBES: u64 = 1_000;
 const GAPS: u64 = 3_000;
-/// A full Ethernet frame, bytes.
+/// Bytes of a full Ethernet frame.
 const FRAME: f64 = 1514.0;
 
 fn main() {
@@ -61,7 +61,7 @@ fn main() {
     }
 }
 
-/// Utilization of one TCP flow, and the CPU time of its link.
+/// Prints the utilization of one TCP flow, and the CPU time of its link.
 fn shares(mbit: u64, queue: &str, repetitions: usize) {
     let mut cores = Vec::new();
     report(&format!("{mbit} Mbit/s, {queue}: sent / configured"), repetitions, || {
@@ -155,13 +155,13 @@ fn unshaped(queue: &str) -> f64 {
     tcp(&lab, FLAT_DST).0
 }
 
-/// Goodput of a CPU-limited link with queue, Gbit/s.
+/// Returns the goodput of a CPU-limited link with this queue, Gbit/s.
 fn fastest(queue: &str) -> f64 {
     let (lab, _link) = linked(&config(100_000, 0, queue));
     tcp(&lab, FLAT_DST).0
 }
 
-/// Goodput of one flow in Gbit/s, and the number of CPUs used by packet loops.
+/// Returns the goodput of one flow in Gbit/s, and the number of CPUs that packet loops use.
 fn tcp(lab: &Lab, address: &'static str) -> (f64, f64) {
     let listener = lab.dst.run(move || TcpListener::bind((address, 9001)).unwrap());
     let received = lab.dst.start(move || {
@@ -194,7 +194,7 @@ fn tcp(lab: &Lab, address: &'static str) -> (f64, f64) {
     (received.recv().unwrap(), cores)
 }
 
-/// CPU time of this process' packet loops, seconds.
+/// Returns the CPU time of this process's packet loops, seconds.
 fn loops_cpu_s() -> f64 {
     let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let of = |path: std::path::PathBuf| {
@@ -207,7 +207,7 @@ fn loops_cpu_s() -> f64 {
     threads.filter_map(|thread| of(thread.path())).sum()
 }
 
-/// Received datagrams, thousands per second.
+/// Returns received datagrams, thousands per second.
 fn udp(lab: &Lab, address: &'static str) -> f64 {
     let socket = receiver(lab, address);
     let counted = lab.dst.start(move || {
@@ -234,13 +234,13 @@ fn udp(lab: &Lab, address: &'static str) -> f64 {
 fn sender(address: &str) -> UdpSocket {
     let socket = UdpSocket::bind(("0.0.0.0", 0)).unwrap();
     socket.connect((address, 9000)).unwrap();
-    // Resolves the neighbour.
+    // This packet resolves the neighbour.
     socket.send(&[0; 16]).unwrap();
     std::thread::sleep(Duration::from_millis(100));
     socket
 }
 
-/// A socket with receive timestamps and a timeout of one second.
+/// Returns a socket with receive timestamps and a timeout of one second.
 fn receiver(lab: &Lab, address: &'static str) -> UdpSocket {
     let socket = lab.dst.run(move || UdpSocket::bind((address, 9000)).unwrap());
     socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
@@ -249,7 +249,7 @@ fn receiver(lab: &Lab, address: &'static str) -> UdpSocket {
     socket
 }
 
-/// Receives datagrams until the timeout; returns the first eight bytes and the receive time of each.
+/// Receives datagrams until the timeout. Returns the first eight bytes and the receive time of each.
 fn timestamps(socket: &UdpSocket) -> Vec<(u64, u64)> {
     let mut all = Vec::new();
     let mut bytes = [0; 2000];
@@ -284,7 +284,7 @@ fn send_every(lab: &Lab, count: u64, every: Duration, bytes: usize) {
     });
 }
 
-/// Wakeup latency of an idle thread after sleeps of a millisecond, microseconds: the baseline of this machine.
+/// Returns the wakeup latency of an idle thread after sleeps of one millisecond, microseconds: the baseline of this machine.
 fn wakeup_latencies() -> Vec<f64> {
     let sleeper = std::thread::spawn(|| {
         nix::sys::prctl::set_timerslack(1).unwrap();
@@ -300,7 +300,7 @@ fn wakeup_latencies() -> Vec<f64> {
     sleeper.join().unwrap()
 }
 
-/// Errors of a one-way delay of 10 ms, microseconds.
+/// Returns the errors of a one-way delay of 10 ms, microseconds.
 fn delays(lab: &Lab) -> Vec<f64> {
     let socket = receiver(lab, FLAT_DST);
     let received = lab.dst.start(move || timestamps(&socket));
@@ -310,7 +310,7 @@ fn delays(lab: &Lab) -> Vec<f64> {
     probes.map(|&(sent_ns, at_ns)| (at_ns as f64 - sent_ns as f64 - 1e7).abs() / 1e3).collect()
 }
 
-/// Errors of the gaps between full frames at 12 Mbit/s, microseconds.
+/// Returns the errors of the gaps between full frames at 12 Mbit/s, microseconds.
 fn gaps(lab: &Lab) -> Vec<f64> {
     let socket = receiver(lab, FLAT_DST);
     let received = lab.dst.start(move || timestamps(&socket));

@@ -1,5 +1,5 @@
-//! Measures scheduling errors of trace replay on the kernel backend: `replay SECONDS STEP_US` runs in its own network
-//! namespace and prints one line of JSON. Needs root. `tests/bench/replay.sh` compares it with a shell loop.
+//! Measures the scheduling errors of trace replay on the kernel backend. `replay SECONDS STEP_US` runs in its own network namespace and
+//! prints one line of JSON. Needs root. `tests/bench/replay.sh` compares it with a shell loop.
 #![allow(clippy::unwrap_used, reason = "a measurement may panic")]
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use ccbench_proto::wire::TimingKind;
 use ccbench_shaper::clock::monotonic_ns;
 use ccbench_shaper::netlink::{self, Socket};
 
-/// Rates from 10 to 100 Mbit/s, repeated.
+/// Returns a trace of rates from 10 to 100 Mbit/s, repeated.
 fn trace(steps: u64, step_ns: u64) -> Trace {
     let rate = |nth: u64| Some(Rate::from_bits_per_sec((10 + nth % 90) * 1_000_000));
     let step =

@@ -1,5 +1,4 @@
-//! Kernel interfaces that loaders of BPF programs need and no safe library offers: tcx links, network namespace
-//! cookies, clsact.
+//! Kernel interfaces that loaders of BPF programs need and that no safe library offers: tcx links, network namespace cookies, clsact.
 
 use std::io;
 use std::net::UdpSocket;
@@ -9,12 +8,11 @@ use crate::netlink::{self, Socket};
 use crate::user_link::plumbing::{self, CLASSIFIER};
 use crate::{ShaperError, sys};
 
-/// Priority of a classifier in clsact, before that of a userspace link's redirect.
+/// Priority of a classifier in clsact. It precedes that of a userspace link's redirect.
 pub const CLSACT_PRIORITY: u16 = CLASSIFIER.0;
 
-/// Attaches a loaded classifier (`BPF_PROG_TYPE_SCHED_CLS`) to the egress of an interface, in front of every filter of
-/// clsact, a userspace link's redirect included. It is detached when the descriptor is closed, so also when its owner
-/// is killed.
+/// Attaches a loaded classifier (`BPF_PROG_TYPE_SCHED_CLS`) to the egress of an interface, in front of all filters of clsact, including a
+/// userspace link's redirect. Closing the descriptor detaches it, so it also goes away if its owner is killed.
 ///
 /// # Errors
 /// The kernel's answer: `EINVAL` before Linux 6.6.
@@ -22,17 +20,17 @@ pub fn attach_tcx_egress(program: BorrowedFd<'_>, ifindex: u32) -> io::Result<Ow
     sys::attach_tcx_egress(program, ifindex)
 }
 
-/// The cookie of this thread's network namespace, by which BPF programs identify it (`SO_NETNS_COOKIE`).
+/// Returns the cookie of this thread's network namespace, by which BPF programs identify it (`SO_NETNS_COOKIE`).
 ///
 /// # Errors
 /// The kernel's answer: `ENOPROTOOPT` before Linux 5.14.
 pub fn netns_cookie() -> io::Result<u64> {
-    // Any socket does; this one is never bound to an address that anybody could send to.
+    // Any socket will do. This one is never bound to an address to which anybody could send.
     let socket = UdpSocket::bind("0.0.0.0:0").or_else(|_| UdpSocket::bind("[::]:0"))?;
     sys::netns_cookie(socket.as_fd())
 }
 
-/// Whether an interface has a clsact qdisc that no userspace link added.
+/// Returns whether an interface has a clsact qdisc that no userspace link added.
 ///
 /// # Errors
 /// The kernel refused.
@@ -40,7 +38,7 @@ pub fn has_foreign_clsact(ifindex: u32) -> Result<bool, ShaperError> {
     plumbing::has_foreign_clsact(&mut Socket::open()?, ifindex)
 }
 
-/// Adds a clsact qdisc to an interface, if it has none.
+/// Adds a clsact qdisc to an interface if it has none.
 ///
 /// # Errors
 /// The kernel refused.
@@ -51,8 +49,8 @@ pub fn add_clsact(ifindex: u32) -> Result<(), ShaperError> {
     }
 }
 
-/// Removes the classifier of priority [`CLSACT_PRIORITY`] from the egress of an interface, and clsact too if we added
-/// it and it has no other filters. Missing objects are not an error.
+/// Removes the classifier of priority [`CLSACT_PRIORITY`] from the egress of an interface. If we added clsact and it has no other filters,
+/// removes it, too. Missing objects are not an error.
 ///
 /// # Errors
 /// The kernel refused.

@@ -1,7 +1,6 @@
-//! Packet capture of an interface to pcapng files, by a packet socket and a thread.
+//! Captures the packets of an interface to pcapng files, with a packet socket and a thread.
 //!
-//! The files are unnamed (`O_TMPFILE`), so that the file system frees them when the process dies. Stopping the capture
-//! returns them.
+//! The files are unnamed (`O_TMPFILE`), so the file system frees them when the process dies. Stopping the capture returns them.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek as _, SeekFrom, Write as _};
@@ -24,11 +23,11 @@ pub mod pcapng;
 const BATCH: usize = 64;
 /// Size of the socket buffer. Packets that do not fit are counted as dropped.
 const SOCKET_BYTES: i32 = 32 << 20;
-/// Size of one write to the file.
+/// Maximum bytes of one write to the file.
 const PIECE_BYTES: usize = 256 << 10;
-/// Interval in which the thread checks the stop flag.
+/// How often the thread checks the stop flag.
 const SLICE_MS: u16 = 50;
-/// Size of a VLAN tag, which the kernel strips and the capture inserts again.
+/// Size of a VLAN tag, which the kernel removes from the frame and the capture inserts again.
 const TAG_BYTES: usize = 4;
 /// Size of the Ethernet addresses before the VLAN tag.
 const ADDRESSES_BYTES: usize = 12;
@@ -40,12 +39,11 @@ pub struct CaptureSpec {
     pub comment: String,
     /// The interface.
     pub dev: String,
-    /// Captured bytes per packet.
+    /// Maximum bytes captured per packet.
     pub snap_bytes: u32,
     /// Maximum size of a file.
     pub file_bytes: u64,
-    /// Number of files. With several, the first is overwritten when the last is full; with one, later packets are only
-    /// counted.
+    /// Number of files. If there are several, the oldest is overwritten when the last is full. With one, later packets are only counted.
     pub files: u32,
 }
 
@@ -59,7 +57,7 @@ pub struct Capture {
 /// Result of a capture.
 #[derive(Debug, Default)]
 pub struct Captured {
-    /// Oldest first, each positioned at its beginning.
+    /// The files, oldest first, each positioned at its beginning.
     pub files: Vec<File>,
     /// Packets written, including those in overwritten files.
     pub packets: u64,
@@ -74,7 +72,7 @@ pub struct Captured {
 }
 
 impl Capture {
-    /// Starts to capture.
+    /// Starts a capture. The files are created in `dir`.
     ///
     /// # Errors
     /// The interface does not exist, CAP_NET_RAW is missing, or a file cannot be created in `dir`.
@@ -108,7 +106,7 @@ impl Capture {
         Ok(Self { stop, thread: Some(thread) })
     }
 
-    /// Requests the stop without waiting. The capture ends within 50 ms.
+    /// Asks the capture to stop, without waiting. It ends within 50 ms.
     pub fn ask_to_stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
@@ -134,7 +132,7 @@ impl Drop for Capture {
     }
 }
 
-/// Captures packets until the stop, including those that arrived before it.
+/// Captures packets until the capture is stopped, including packets that arrived before that.
 fn work(socket: &OwnedFd, files: &mut Files, stop: &AtomicBool) -> io::Result<()> {
     let mut batch = RxBatch::new(BATCH, 0, files.spec.snap_bytes as usize);
     let mut frame = Vec::with_capacity(files.spec.snap_bytes as usize + TAG_BYTES);
@@ -150,7 +148,7 @@ fn work(socket: &OwnedFd, files: &mut Files, stop: &AtomicBool) -> io::Result<()
                 if last {
                     return Ok(());
                 }
-                // The next receive reports an error of `poll`.
+                // The next receive reports errors of `poll`.
                 let _ = poll(
                     &mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)],
                     PollTimeout::from(SLICE_MS),
@@ -192,7 +190,7 @@ fn with_context(what: String) -> impl FnOnce(io::Error) -> io::Error {
 /// The files of a capture.
 struct Files {
     spec: CaptureSpec,
-    /// Their directory.
+    /// The directory in which they are created.
     dir: PathBuf,
     files: Vec<File>,
     /// Index of the current file.
@@ -267,7 +265,7 @@ impl Files {
         let done = file.write_all(&self.waiting);
         match done {
             Ok(()) => self.written += self.waiting.len() as u64,
-            // Remove a partial packet, which would make the rest of the file unreadable.
+            // Remove the partial packet, which would make the rest of the file unreadable.
             Err(_) => {
                 let _ = file.set_len(self.written);
                 let _ = file.seek(SeekFrom::Start(self.written));

@@ -3,25 +3,25 @@
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// `CLOCK_MONOTONIC` in nanoseconds.
+/// Returns `CLOCK_MONOTONIC` in nanoseconds.
 pub fn monotonic_ns() -> u64 {
     nanos(clock_gettime(ClockId::Monotonic))
 }
 
-/// `CLOCK_REALTIME` in nanoseconds since 1970.
+/// Returns `CLOCK_REALTIME` in nanoseconds since 1970.
 pub fn realtime_ns() -> u64 {
     nanos(clock_gettime(ClockId::Realtime))
 }
 
-/// `CLOCK_REALTIME` minus `CLOCK_MONOTONIC` at this instant, in nanoseconds. Taken
-/// anew for every batch of packets, so that a step of the wall clock disturbs one batch at most.
+/// Returns the current difference of `CLOCK_REALTIME` and `CLOCK_MONOTONIC` in nanoseconds. Read it again for every batch of packets, so
+/// that a step of the wall clock affects at most one batch.
 pub fn real_minus_monotonic_ns() -> i64 {
     let monotonic = monotonic_ns();
     let real = nanos(clock_gettime(ClockId::Realtime));
     real.wrapping_sub(monotonic).cast_signed()
 }
 
-/// CPU time that the calling thread has used, in nanoseconds. A system call.
+/// Returns the CPU time that the calling thread has used, in nanoseconds. Costs a system call.
 pub fn thread_cpu_ns() -> u64 {
     nanos(clock_gettime(ClockId::ThreadCPUTime))
 }

@@ -1,6 +1,5 @@
-//! The packet loop of a userspace link, on its own thread: it receives packets, lets the [`model`] compute when they
-//! are due, and sends those that are due. After [`Datapath::new`] it does not allocate, lock or log; it is controlled
-//! through [`Shared`] and an eventfd.
+//! The packet loop of a userspace link, on its own thread. It receives packets, lets the [`model`] compute when they are due, and sends
+//! those that are due. After [`Datapath::new`] it does not allocate, lock or log. [`Shared`] and an eventfd control it.
 //!
 //! ```text
 //! recvmmsg → segmentation      → loss → delay → queue → line → sendmmsg
@@ -58,17 +57,17 @@ pub(crate) use model::{LinkModel, LinkSpec};
 pub(crate) use shared::{Counters, Shared};
 pub(crate) use thread::Privileges;
 
-/// Packets received with one system call. Few large packets, because segmenting a full super-packet takes about 10 µs
-/// during which nothing is sent.
+/// Packets received with one system call. Few if packets are large, because segmenting a full super-packet takes about 10 µs, during which
+/// nothing is sent.
 const RX_LARGE: usize = 8;
 const RX_SMALL: usize = 64;
-/// Average size below which packets are small.
+/// Packets count as small while their average size is below this.
 const SMALL_BYTES: usize = 2_048;
-/// The largest super-packet: an IP packet of 64 KiB, its Ethernet header with a VLAN tag, the vnet header.
+/// The largest super-packet: an IP packet of 64 KiB with its Ethernet header, a VLAN tag and the vnet header.
 const RX_PACKET_BYTES: usize = VNET_BYTES + 18 + 65_536;
 /// Longer sleeps are split, because the kernel may oversleep by a thousandth of the time.
 const LONG_SLEEP_NS: u64 = 10_000_000;
-/// The loop waits for a packet that is due within this time without polling for arrivals, which cannot be due before.
+/// If a packet is due within this time, the loop waits for it without polling for arrivals: none of them can be due earlier.
 const NO_POLL_NS: u64 = 500_000;
 /// Pause before a packet that the device rejected is sent again, and the number of retries.
 const REFUSED_NS: u64 = 50_000;
@@ -80,11 +79,11 @@ const LATE_NS: u64 = 1_000_000;
 
 /// Minimum number of frame slots, because a sender may burst into the delay.
 const MIN_SLOTS: u64 = 16_384;
-/// Memory limit of one link. Pages are touched only when they are needed.
+/// Memory limit of one link. Pages are not touched before they are needed.
 const MEMORY_CAP_BYTES: u64 = 512 << 20;
 /// Header of an Ethernet frame.
 pub(crate) const ETHERNET_BYTES: u32 = ccbench_proto::resolve::ETHERNET_BYTES.get() as u32;
-/// The smallest Ethernet frame, to turn bytes into a number of frames.
+/// The smallest Ethernet frame. Converts bytes to a maximum number of frames.
 const MIN_FRAME_BYTES: u64 = 60;
 /// Assumed rate of an unshaped link to size its memory.
 const UNSHAPED_BPS: u64 = 10_000_000_000;
@@ -95,8 +94,8 @@ pub(crate) struct Ends {
     pub(crate) rx: OwnedFd,
     /// Packet socket bound to the shaped interface.
     pub(crate) tx: OwnedFd,
-    /// Ethernet address of the interface that packets are redirected to, if any. Frames with this source address come
-    /// from the kernel itself and are ignored.
+    /// Ethernet address of the interface that packets are redirected to, if any. Frames from this address come from the kernel itself and
+    /// are ignored.
     pub(crate) own_address: Option<[u8; 6]>,
     /// MTU of the shaped interface in bytes.
     pub(crate) mtu_bytes: u32,
@@ -124,7 +123,7 @@ pub(crate) struct Datapath {
     delay_generation: u64,
     loss_generation: u64,
     queue_generation: u64,
-    /// As [`LinkSpec::changed_queues`].
+    /// See [`LinkSpec::changed_queues`].
     changed_queues: Vec<QueueParams>,
     /// Packets to receive with the next system call.
     rx_batch: usize,
@@ -136,7 +135,7 @@ pub(crate) struct Datapath {
 /// Result of one receive call.
 #[derive(Clone, Copy, Default)]
 struct Batch {
-    /// There may be more.
+    /// Whether there may be more packets.
     more: bool,
     /// When the last packet arrived; 0 if none did.
     last_ns: u64,
@@ -153,12 +152,12 @@ enum Sent {
     Refused,
 }
 
-/// Bytes of a frame slot: vnet header, Ethernet header with a VLAN tag, and the MTU.
+/// Returns the size of a frame slot: vnet header, Ethernet header with a VLAN tag, and the MTU.
 pub(crate) fn slot_bytes(mtu_bytes: u32) -> usize {
     (VNET_BYTES + 18 + mtu_bytes as usize).next_multiple_of(64)
 }
 
-/// Number of frame slots: queue and delay in small frames, within the memory limit.
+/// Returns the number of frame slots: enough for a queue and a delay full of small frames, within the memory limit.
 pub(crate) fn slots_for(spec: &LinkSpec, slot_bytes: usize) -> u32 {
     let queue = spec.max_packets(MIN_FRAME_BYTES);
     let rate = u128::from(spec.rate_bps().unwrap_or(UNSHAPED_BPS));
@@ -216,8 +215,7 @@ impl Datapath {
                 Some(_) => Batch::default(),
                 None => self.receive(before_ns),
             };
-            // Packets still in the socket arrived after the last one received, and after `before_ns` if the socket
-            // was empty.
+            // Packets still in the socket arrived after the last received one. If the socket was empty, they arrived after `before_ns`.
             let horizon_ns = if more {
                 before_ns.min(last_ns.saturating_add(self.model.min_delay_ns()))
             } else {
@@ -280,11 +278,11 @@ impl Datapath {
         let count = match self.rx.receive(self.ends.rx.as_fd(), self.rx_batch) {
             Ok(count) => count,
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-                // GSO type without vnet header support (tunnels): the kernel dropped the packet.
+                // A GSO type that the vnet header cannot express (tunnels): the kernel dropped the packet.
                 self.counters.unfit_pkts += 1;
                 return Batch { more: true, last_ns: 0 };
             }
-            // Empty, or the interface is down.
+            // The socket is empty, or the interface is down.
             Err(_) => return Batch::default(),
         };
         if count == 0 {
@@ -363,7 +361,7 @@ impl Datapath {
                     }
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Sent::Blocked,
-                // Nothing was sent. A device without GSO rejects coalesced packets.
+                // Nothing was sent. Devices without GSO reject coalesced packets.
                 Err(_) if self.writes[0].count > 1 => {
                     self.coalesce_from_ns = now_ns + COALESCE_PAUSE_NS;
                 }
@@ -399,8 +397,8 @@ impl Datapath {
         self.shared.counters.publish(&self.counters);
     }
 
-    /// Waits until a packet is due or arrives, or for a control message. Returns a time at which no packet had arrived that has not
-    /// been received, if that is known: the next system call to receive would find none.
+    /// Waits until a packet is due or arrives, or for a control message. Returns a time before which all arrived packets have been
+    /// received, if it knows one: receiving again would find none.
     fn wait(&mut self, sent: Sent, class: &mut SchedClass) -> Option<u64> {
         match sent {
             Sent::All => {}
@@ -452,17 +450,17 @@ impl Datapath {
             self.spin.woke_late(late_ns);
             class.woke_late(woke_ns, late_ns);
         }
-        // The kernel looks at the sockets once more after the time is over.
+        // When the time is over, the kernel checks the sockets once more.
         (timed_out && !skip_rx).then_some(until_ns)
     }
 
-    /// Polls `fds`, the first of which is the eventfd, and empties that. Returns whether the time was over before anything happened.
+    /// Polls `fds`, of which the first is the eventfd, and drains that. Returns whether the timeout expired before anything happened.
     fn sleep(&self, fds: &mut [PollFd<'_>], timeout_ns: Option<u64>) -> bool {
         let timeout = timeout_ns.map(|ns| Timespec {
             tv_sec: (ns / 1_000_000_000).cast_signed(),
             tv_nsec: (ns % 1_000_000_000).cast_signed(),
         });
-        // The loop handles an early wakeup after an interrupted poll.
+        // If the poll was interrupted, the loop handles the early wakeup.
         let timed_out = poll(fds, timeout.as_ref()) == Ok(0);
         if fds[0].revents().contains(PollFlags::IN) {
             let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
@@ -541,7 +539,7 @@ fn admit(
     }
 }
 
-/// The packet of a frame in a slot, with the metadata of `packet`, and its TCP header if the link reads that: flags of a
+/// Returns the packet of a frame in a slot, with the metadata of `packet`, and its TCP header if the link reads TCP headers: the flags of a
 /// super-packet are not those of all its segments.
 fn packet_of(
     slot: u32,

@@ -1,9 +1,7 @@
-//! Queue disciplines, for both backends: the qdisc that the kernel gets, and the queue in front of a userspace
-//! link's rate.
+//! Queue disciplines for both backends: the qdisc for the kernel, and the queue in front of a userspace link's rate.
 //!
-//! Each discipline has a file here with a sub-module `qdisc` for its netlink encoding and statistics. This file
-//! has the two traits and the two lists. To add a discipline: its struct in `ccbench_proto::plan::queue`, its
-//! two files here, a line in each list below.
+//! Each discipline has a file here, with a sub-module `qdisc` for its netlink encoding and statistics. This file defines the two traits and
+//! the two lists. To add a discipline, add its struct to `ccbench_proto::plan::queue`, its two files here, and a line to each list below.
 
 use ccbench_proto::plan::{self, Queue};
 use ccbench_proto::units::{Micros, Rate};
@@ -34,15 +32,15 @@ pub use cake::with_ack_filter;
 pub(crate) use fifo::FifoLimit;
 pub(crate) use stats::fill_row;
 
-/// A plan's discipline: how its parameters become a qdisc and a userspace queue.
+/// A plan's discipline. Defines how its parameters become a qdisc and a userspace queue.
 pub(crate) trait Discipline {
-    /// The plan's `kind`, which is the qdisc's name too.
+    /// The plan's `kind`, which is also the qdisc's name.
     const KIND: &'static str;
-    /// Which kernels have it.
+    /// Which kernels have this qdisc.
     const KERNEL: KernelSupport;
-    /// The qdisc for the kernel backend, in front of `rate`.
+    /// Returns the qdisc for the kernel backend, in front of `rate`.
     fn qdisc(&self, rate: Option<Rate>) -> Result<Qdisc, BadQueue>;
-    /// The parameters for the userspace backend, in front of `rate`.
+    /// Returns the parameters for the userspace backend, in front of `rate`.
     fn params(&self, rate: Option<Rate>) -> Result<QueueParams, BadQueue>;
     /// Reads the qdisc's own statistics (`TCA_STATS_APP`).
     fn read_xstats(_xstats: &[u8], _row: &mut QdiscSample) {}
@@ -53,9 +51,9 @@ pub(crate) trait Discipline {
 pub(crate) enum KernelSupport {
     /// Every kernel with a packet scheduler.
     Always,
-    /// Those with this option, named without `CONFIG_`.
+    /// Kernels built with this option, named without `CONFIG_`.
     Config(&'static str),
-    /// None.
+    /// No kernel.
     UserspaceOnly,
 }
 
@@ -73,7 +71,7 @@ macro_rules! disciplines {
             }
         }
 
-        /// The qdisc of a plan's queue, whose limits must be bytes or packets, in front of `rate`, which RED needs.
+        /// Returns the qdisc of a plan's queue in front of `rate`, which RED needs. Limits must be bytes or packets.
         ///
         /// # Errors
         /// A limit that still depends on rate and delay, or a value that the kernel cannot express.
@@ -83,7 +81,7 @@ macro_rules! disciplines {
             }
         }
 
-        /// The userspace parameters of a plan's queue.
+        /// Returns the userspace parameters of a plan's queue.
         pub(crate) fn params(queue: &Queue, rate: Option<Rate>) -> Result<QueueParams, BadQueue> {
             match queue {
                 $(Queue::$name(queue) => queue.params(rate),)+
@@ -114,24 +112,23 @@ disciplines! {
     Dualpi2,
 }
 
-/// A userspace queue: a pure state machine, which is given the time, holds packets without their bytes, and
-/// allocates nothing once it is built. `dropped` receives the slots of dropped packets.
+/// A userspace queue: a pure state machine that is told the time, holds packets without their bytes, and does not allocate after it is
+/// built. `dropped` receives the slots of dropped packets.
 pub(crate) trait PacketQueue: Sized {
     /// Its parameters.
     type Params: Copy;
-    /// Whether it looks at a packet's flow or ECN field.
+    /// Whether the queue reads a packet's flow or ECN field.
     const READS_HEADERS: bool = true;
 
     /// An empty queue.
     fn build(params: Self::Params, setup: Setup) -> Self;
-    /// `packet` arrives at `packet.at_ns`. It may be dropped itself, or others for it.
+    /// Enqueues `packet`, which arrives at `packet.at_ns`. It may be dropped, or cause others to be dropped.
     fn enqueue(&mut self, packet: Packet, dropped: &mut Vec<u32>);
-    /// The next packet to transmit at `now_ns`; packets in front of it may be dropped.
+    /// Returns the next packet to transmit at `now_ns`. May drop packets in front of it.
     fn dequeue(&mut self, now_ns: u64, dropped: &mut Vec<u32>) -> Option<Packet>;
-    /// Takes the packet in `slot`, of this flow, out of the queue, wherever it is, without counting it; `None`: it is not there.
+    /// Removes the packet in `slot`, of this flow, from anywhere in the queue, without counting it. Returns `None` if it is not there.
     fn remove(&mut self, slot: u32, flow: u32) -> Option<Packet>;
-    /// Changes the parameters; packets beyond a lower limit are dropped, as by the qdisc. What decides the number of queues
-    /// stays.
+    /// Changes the parameters. Drops packets beyond a lower limit, as the qdisc does. The number of queues does not change.
     fn set_params(&mut self, params: Self::Params, dropped: &mut Vec<u32>);
     /// Runs the timers that are due by `now_ns`.
     fn advance_to(&mut self, _now_ns: u64) {}
@@ -140,22 +137,22 @@ pub(crate) trait PacketQueue: Sized {
     /// Counters and state at `now_ns`.
     fn stats(&self, now_ns: u64) -> QueueStats;
 
-    /// The most packets it can hold if no frame is shorter than `min_frame_bytes`.
+    /// Returns the largest number of packets that it can hold if no frame is shorter than `min_frame_bytes`.
     fn max_packets(params: Self::Params, min_frame_bytes: u64) -> u64;
-    /// The number of the queue that packets with this flow hash enter; `None`: all flows have the same queue.
+    /// Returns the number of the queue that packets with this flow hash enter; `None`: all flows share one queue.
     fn flow_queue(_params: Self::Params, _flow: u32) -> Option<u32> {
         None
     }
     /// Kind and parameters as `tc` prints them.
     fn describe(params: Self::Params) -> String;
-    /// Fills in the columns that the kernel's qdisc of this kind has.
+    /// Fills in the columns that the kernel's qdisc of this kind reports.
     fn fill_row(_counters: &Counters, _row: &mut QdiscSample) {}
 }
 
 /// Environment of a userspace queue, in addition to its parameters.
 #[derive(Debug)]
 pub(crate) struct Setup {
-    /// Slots of packets are below this.
+    /// All slots of packets are below this.
     pub(crate) capacity: usize,
     /// The largest frame, bytes.
     pub(crate) frame_bytes: u32,
@@ -171,7 +168,7 @@ macro_rules! packet_queues {
             $($name(<$queue as PacketQueue>::Params),)+
         }
 
-        /// A userspace queue of any kind. An enum and not a trait object: calls per packet are inlined.
+        /// A userspace queue of any kind. An enum rather than a trait object, so that calls per packet are inlined.
         #[derive(Debug)]
         pub(crate) enum AnyQueue {
             $($name(Box<$queue>),)+
@@ -298,7 +295,7 @@ impl Default for QueueParams {
     }
 }
 
-/// A queue's counters since its start, and its state. Fields that a discipline does not have stay zero.
+/// A queue's counters since its start, and its current state. Fields that a discipline does not have stay zero.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct QueueStats {
     /// Packets dropped because the queue was full.
@@ -325,14 +322,14 @@ pub(crate) struct QueueStats {
     pub(crate) pkts_in_l: u64,
     /// DualPI2's `c_protection_credit`: the L queue is served unless it is positive.
     pub(crate) credit: i64,
-    /// The longest queue so far, packets.
+    /// Maximum queue length so far, packets.
     pub(crate) maxq: u64,
     /// Flows in `new_flows` and `old_flows`.
     pub(crate) flows: u64,
 }
 
 impl QueueStats {
-    /// Adds another queue's counters; of state the larger value stays.
+    /// Adds another queue's counters. For state, keeps the larger value.
     pub(crate) fn add(&mut self, other: &Self) {
         self.drop_overlimit += other.drop_overlimit;
         self.drop_overmemory += other.drop_overmemory;

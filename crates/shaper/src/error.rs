@@ -1,4 +1,4 @@
-//! [`ShaperError`]: operation, object, source and hint.
+//! [`ShaperError`]: what failed, on which object, why, and what the user can do.
 
 use std::io;
 
@@ -14,7 +14,7 @@ pub enum ShaperError {
         dev: String,
         /// The kernel's answer.
         source: io::Error,
-        /// Its explanation in parentheses with a leading space, or empty.
+        /// The kernel's explanation in parentheses with a leading space, or empty.
         kernel_message: String,
     },
     /// This kernel lacks a qdisc, a filter or an action.
@@ -39,17 +39,17 @@ pub enum ShaperError {
         /// What the user can do instead.
         hint: String,
     },
-    /// The interface carries something that ccbench did not put there and could not put back.
+    /// The interface carries a configuration that ccbench did not create and could not restore.
     #[error("{dev} already has {found}; remove it first: {hint}")]
     Occupied {
         /// The interface.
         dev: String,
         /// "root qdisc htb 1:" ...
         found: String,
-        /// A command.
+        /// A command that removes it.
         hint: String,
     },
-    /// There is nothing with this name.
+    /// No object has this name.
     #[error("no {what} named {name}")]
     NotFound {
         /// "interface" ...

@@ -1,7 +1,7 @@
-//! Which flows of a plan share a queue of a discipline that hashes flows into queues (`fq`, `fq_codel`, `cake`).
+//! Finds the flows of a plan that share a queue of a discipline that hashes flows into queues (`fq`, `fq_codel`, `cake`).
 //!
-//! The userspace datapath and the simulator hash addresses, protocol and ports without a seed, so the queue of a flow is
-//! known before its first packet. The kernel's hash has a secret of the machine.
+//! The userspace datapath and the simulator hash addresses, protocol and ports without a seed, so a flow's queue is known before its first
+//! packet. The kernel's hash is keyed with a secret of the machine.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,11 +19,11 @@ use crate::datapath::header;
 use crate::discipline;
 use crate::user_link::spec;
 
-/// Number of a class, from 1, or 0 for the link's own queue; and the number of a queue in it.
+/// Number of a class (from 1; 0 is the link's own queue) and of a queue in it.
 type QueueNumber = (u8, u32);
 
-/// An event for every queue of the link that flows of the plan share, and one if that is not known; without their time.
-/// None for a link whose queues do not separate flows. `flows`: the data connections that pass the link, if known.
+/// Returns an event for each queue of the link that flows of the plan share, or one event if that is not known; events have no time yet.
+/// Returns none for a link whose queues do not separate flows. `flows`: the data connections that pass the link, if known.
 pub fn events(
     config: &LinkConfig,
     flows: Option<&[LinkFlow]>,
@@ -62,7 +62,7 @@ fn message(FlowQueueShared { class, flows }: &FlowQueueShared) -> String {
     )
 }
 
-/// Whether any of the link's queues hashes flows into more than one queue.
+/// Returns whether any of the link's queues hashes flows into more than one queue.
 fn separates_flows(config: &LinkConfig) -> bool {
     let rate = config.plan.rate;
     hashes(&config.queue, rate)
@@ -73,17 +73,17 @@ fn hashes(queue: &Queue, rate: Option<Rate>) -> bool {
     let userspace = || discipline::params(queue, rate).is_ok_and(|p| p.flow_queue(0).is_some());
     let of_kernel = match queue {
         Queue::Cake(_) => true,
-        // A userspace queue that lacks some of its keys has no parameters.
+        // A queue with keys that the userspace backend lacks has no userspace parameters.
         Queue::Fq(_) | Queue::FqCodel(_) => queue.needs_kernel(),
         _ => false,
     };
     of_kernel || userspace()
 }
 
-/// The queues with several flows that run at the same time.
+/// Returns the queues in which several flows run at the same time.
 ///
 /// # Errors
-/// Why they are not known.
+/// Returns the reason why they are not known.
 fn shared(
     config: &LinkConfig,
     flows: Option<&[LinkFlow]>,
@@ -116,7 +116,7 @@ fn shared(
     Ok(queues.into_iter().filter_map(named).collect())
 }
 
-/// The queue that a flow's packets enter; `None`: its discipline does not separate flows.
+/// Returns the queue that a flow's packets enter, or `None` if its discipline does not separate flows.
 fn queue_number(spec: &LinkSpec, matcher: &Matcher, flow: &LinkFlow) -> Option<QueueNumber> {
     let frame = frame(flow);
     let class = matcher.class_of(&frame);
@@ -127,7 +127,7 @@ fn queue_number(spec: &LinkSpec, matcher: &Matcher, flow: &LinkFlow) -> Option<Q
     Some((class, queue.flow_queue(header::flow(&frame))?))
 }
 
-/// The names of those flows that run at the same time as another one.
+/// Returns the names of those flows that run at the same time as another flow.
 fn at_the_same_time(flows: &[&LinkFlow]) -> Vec<String> {
     let meets_another = |index: usize| {
         let flow = flows[index];
@@ -140,7 +140,7 @@ fn at_the_same_time(flows: &[&LinkFlow]) -> Vec<String> {
         .collect()
 }
 
-/// An Ethernet frame with the headers of a flow's data, as far as the ports.
+/// Returns an Ethernet frame with the headers of a flow's data, up to the ports.
 fn frame(flow: &LinkFlow) -> Vec<u8> {
     let mut frame = vec![0; 12];
     match (flow.src, flow.dst) {
@@ -204,14 +204,14 @@ mod tests {
     fn flows_of_one_queue_are_those_with_the_same_index() {
         let flows: Vec<LinkFlow> = (0..40).map(|number| flow(number, (0, 9))).collect();
         let found = found(&link(fq_codel(16)), &flows);
-        // The datapath's index, from the same headers.
+        // The index that the datapath computes from the same headers.
         let index = |flow: &LinkFlow| header::flow(&frame(flow)) % 16;
         for group in &found {
             let of_group = flows.iter().filter(|flow| group.flows.contains(&flow.flow_id));
             let indices: std::collections::BTreeSet<u32> = of_group.map(index).collect();
             assert_eq!((indices.len(), group.class.as_ref()), (1, None), "{group:?}");
         }
-        // 40 flows in 16 queues: those that are not listed have a queue for themselves.
+        // 40 flows in 16 queues: flows that are not listed have a queue of their own.
         let listed: usize = found.iter().map(|group| group.flows.len()).sum();
         assert!(listed > 40 - 16, "{found:?}");
         let alone = flows
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn flows_share_a_queue_only_while_both_run() {
         let config = link(fq_codel(2));
-        // Of three flows, two have the same of two queues.
+        // Two of the three flows share one of the two queues.
         let same_time: Vec<LinkFlow> = (0..3).map(|number| flow(number, (0, 9))).collect();
         assert!(!found(&config, &same_time).is_empty());
         let in_turn = [flow(0, (0, 3)), flow(1, (3, 6)), flow(2, (6, 9))];

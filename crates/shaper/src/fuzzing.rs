@@ -1,4 +1,4 @@
-//! What the fuzz targets (`tests/fuzz`) use and is private otherwise: parsers, and the hash of a flow.
+//! Exposes private items to the fuzz targets (`tests/fuzz`): parsers, and the hash of a flow.
 
 use ccbench_proto::wire::QdiscSample;
 
@@ -9,12 +9,12 @@ use crate::qdisc::Listed;
 pub use crate::netlink::acknowledgement;
 pub use crate::saved::{from_hex, to_hex};
 
-/// The column `flow` of `link_packets` for an Ethernet frame.
+/// Returns the column `flow` of `link_packets` for an Ethernet frame.
 pub fn flow_hash(frame: &[u8]) -> u32 {
     header::flow(frame)
 }
 
-/// The row of a qdisc or a class that the kernel listed.
+/// Returns the row of a qdisc or class that the kernel listed.
 pub fn listed(body: &[u8], class: bool) -> Option<QdiscSample> {
     let listed = Listed::parse(body)?;
     let mut row = QdiscSample::default();

@@ -1,6 +1,6 @@
-//! Keeps the CPUs out of idle states, so that timers expire on time. On a virtual machine the host wakes a halted CPU late,
-//! which causes the tail of all scheduling errors (hundreds of microseconds, occasionally milliseconds). The price: all
-//! CPUs are busy all the time, at a priority below that of every other thread.
+//! Keeps the CPUs out of idle states, so that timers expire on time. On a virtual machine, the host wakes a halted CPU late, which causes
+//! the tail of all scheduling errors (hundreds of microseconds, occasionally milliseconds). The price is that all CPUs are always busy, at
+//! a priority below that of every other thread.
 
 use std::io;
 use std::sync::Arc;
@@ -13,11 +13,10 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::sys;
 
-/// Iterations between two looks at the flag, so that the loop touches no memory in between.
+/// Iterations between two checks of the flag, during which the loop touches no memory.
 const TURNS: u32 = 10_000;
 
-/// One thread per CPU that the process may use, which runs whenever no other thread does (`SCHED_IDLE`), until this is
-/// dropped.
+/// One thread per CPU that the process may use. Each runs whenever no other thread does (`SCHED_IDLE`), until this value is dropped.
 #[derive(Debug)]
 pub struct KeepAwake {
     stop: Arc<AtomicBool>,
@@ -28,7 +27,7 @@ impl KeepAwake {
     /// Starts the threads. Needs no privileges.
     ///
     /// # Errors
-    /// A thread could not be started, pinned to its CPU or given `SCHED_IDLE`; all have ended then.
+    /// A thread cannot be started, pinned to its CPU or given `SCHED_IDLE`. No thread is left running then.
     pub fn start() -> io::Result<Self> {
         let allowed = sched_getaffinity(None)?;
         let mut awake = Self { stop: Arc::default(), threads: Vec::new() };
@@ -55,7 +54,7 @@ impl KeepAwake {
         Ok(awake)
     }
 
-    /// Number of CPUs that are kept awake.
+    /// Returns the number of CPUs that are kept awake.
     pub fn cpus(&self) -> usize {
         self.threads.len()
     }
@@ -72,16 +71,16 @@ impl Drop for KeepAwake {
 }
 
 fn settle(cpu: usize) -> io::Result<()> {
-    // First, so that it does not disturb other threads.
+    // Must come first, so that the thread does not disturb others.
     sys::set_idle()?;
-    // Accounting of CPU time recognises these threads by it.
+    // By this niceness, the accounting of CPU time recognises these threads.
     rustix::process::nice(19)?;
     let mut only = CpuSet::new();
     only.set(cpu);
     Ok(sched_setaffinity(None, &only)?)
 }
 
-/// Without the pause instruction: a hypervisor deschedules a CPU that pauses in a loop (pause-loop exiting).
+/// Does not use the pause instruction, because hypervisors deschedule a CPU that pauses in a loop (pause-loop exiting).
 fn spin(stop: &AtomicBool) {
     while !stop.load(Relaxed) {
         for turn in 0..TURNS {
@@ -94,7 +93,7 @@ fn spin(stop: &AtomicBool) {
 mod tests {
     use super::*;
 
-    /// Names and scheduling policies of this process' threads that keep awake.
+    /// Returns the scheduling policy of each of this process's keep-awake threads.
     fn idlers() -> Vec<u64> {
         let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
         let stats =

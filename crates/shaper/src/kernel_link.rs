@@ -1,4 +1,4 @@
-//! A [`Link`] of the kernel's qdiscs: sets them up, changes rates, reads counters, restores the former root qdisc.
+//! A [`Link`] that uses the kernel's qdiscs: sets them up, changes rates, reads counters, and restores the former root qdisc.
 
 use std::ops::Range;
 
@@ -20,10 +20,10 @@ mod tree;
 use traced::{Messages, TraceReplay};
 use tree::{PlacedNetem, RateControl, Request, Tree};
 
-/// The message that changes a queue, and the limit that it gives a FIFO.
+/// A message that changes the queue, and the limit that it sets if the queue is a FIFO.
 type QueueChange = (Vec<u8>, Option<u32>);
 
-/// One direction of one interface, shaped by qdiscs. Removed on drop.
+/// One direction of one interface, shaped by qdiscs. Dropping it removes them.
 #[derive(Debug)]
 pub struct KernelLink {
     link: String,
@@ -37,10 +37,10 @@ pub struct KernelLink {
     change: Vec<u8>,
     parts: Vec<Range<usize>>,
     reason: wire::BackendReason,
-    /// As read back after setup.
+    /// The qdiscs as read back after the setup.
     qdiscs: Vec<String>,
     traced: Option<TraceReplay>,
-    /// The messages for the configuration's `changed_queues`.
+    /// One message for each of the configuration's `changed_queues`.
     queue_changes: Vec<QueueChange>,
     netems: Vec<PlacedNetem>,
     is_policed: bool,
@@ -48,8 +48,8 @@ pub struct KernelLink {
 }
 
 impl KernelLink {
-    /// Applies `config` to the egress of `dev` in the calling thread's network namespace. `reason` is reported in the state
-    /// of the link. A partial setup is undone.
+    /// Applies `config` to the egress of `dev` in the calling thread's network namespace. The link's state reports `reason`. A failed setup
+    /// is undone.
     ///
     /// # Errors
     /// [`ShaperError::Missing`] for a qdisc that this kernel lacks, [`ShaperError::Occupied`] for one that
@@ -107,7 +107,7 @@ impl KernelLink {
         Ok(link)
     }
 
-    /// Whether a kernel with these qdiscs (from [`probe::supported_qdiscs`]) supports this link.
+    /// Checks whether a kernel with these qdiscs (from [`probe::supported_qdiscs`]) supports this link.
     ///
     /// # Errors
     /// [`ShaperError::Missing`] for the first qdisc that is not among them.
@@ -119,12 +119,12 @@ impl KernelLink {
         }
     }
 
-    /// The kinds of qdisc that this link needs.
+    /// Returns the kinds of qdisc that this link needs.
     pub fn needs(config: &LinkConfig) -> Vec<&'static str> {
         tree::kinds(&replay::with_mean_rate(config))
     }
 
-    /// The previous root qdisc, so that another process can restore it with [`saved::restore`].
+    /// Returns the previous root qdisc, so that another process can restore it with [`saved::restore`].
     pub fn saved(&self) -> &SavedRoot {
         &self.saved
     }
@@ -140,7 +140,7 @@ impl KernelLink {
         })
     }
 
-    /// The current qdiscs of the interface, except the default one.
+    /// Returns the interface's current qdiscs, except the default one.
     fn read_back(&mut self) -> Result<Vec<String>, ShaperError> {
         let mut found = Vec::new();
         netlink::qdiscs(&mut self.socket, self.ifindex, |listed| {
@@ -175,7 +175,7 @@ impl KernelLink {
         })
     }
 
-    /// Packets that the policer has dropped; `None`: the link has none.
+    /// Returns the number of packets that the policer has dropped; `None`: the link has no policer.
     fn policed_pkts(&mut self) -> Result<Option<u64>, ShaperError> {
         let mut dropped = None;
         if self.is_policed {
@@ -204,8 +204,7 @@ impl KernelLink {
     }
 }
 
-/// Changes netem qdiscs, one after the other. One whose message is refused keeps its parameters, as in the kernel, and the later
-/// ones theirs.
+/// Changes netem qdiscs one after the other. If the kernel refuses a message, that qdisc and the later ones keep their parameters.
 fn change_each(
     netems: &mut [PlacedNetem],
     ifindex: u32,
@@ -220,7 +219,7 @@ fn change_each(
     Ok(())
 }
 
-/// Error for a kind that this kernel lacks, with its option and a hint.
+/// Returns the error for a kind that this kernel lacks, with its kernel option and a hint.
 fn missing(what: &str, kind: &str, config: &LinkConfig) -> ShaperError {
     let option = probe::missing_config(kind);
     let hint = if userspace_can(config) {
@@ -231,18 +230,18 @@ fn missing(what: &str, kind: &str, config: &LinkConfig) -> ShaperError {
     ShaperError::Missing { what: format!("{what} {kind}"), config: option, hint }
 }
 
-/// Whether the userspace backend supports the queues of a link.
+/// Returns whether the userspace backend supports the queues of a link.
 pub(crate) fn userspace_can(config: &LinkConfig) -> bool {
     let mut queues = config.classes.iter().map(|class| &class.queue).chain([&config.queue]);
     !queues.any(Queue::needs_kernel)
 }
 
-/// Whether this is the parent of `ingress` and `clsact`, which have no queue.
+/// Returns whether this is the parent of `ingress` and `clsact`, which have no queue.
 fn is_hook(parent: u32) -> bool {
     parent == 0xffff_fff1
 }
 
-/// The messages that change the parameters of the link's own queue. `queue`: its handle and parent.
+/// Returns the messages that change the parameters of the link's own queue. `queue`: its handle and parent.
 fn queue_changes(
     config: &LinkConfig,
     ifindex: u32,
@@ -252,7 +251,7 @@ fn queue_changes(
     let message = |queue: &Queue| -> Result<QueueChange, BadQueue> {
         let mut queue = queue.clone();
         if let Queue::FqCodel(own) = &mut queue {
-            // `sch_fq_codel` refuses a message with the number of its queues, even the one that it has.
+            // `sch_fq_codel` refuses a message that sets the number of its queues, even to the current number.
             own.flows = None;
         }
         let qdisc = discipline::qdisc(&queue, config.plan.rate)?;
@@ -261,7 +260,7 @@ fn queue_changes(
     config.changed_queues.iter().map(message).collect()
 }
 
-/// The messages of a rate change, to be patched. Only the last requests an acknowledgement.
+/// Returns templates of the messages of a rate change. Only the last one requests an acknowledgement.
 fn change_messages(
     control: &RateControl,
     rate: Option<Rate>,
@@ -332,7 +331,7 @@ impl Link for KernelLink {
     fn set_queue(&mut self, number: usize) -> Result<(), ShaperError> {
         let Some((message, fifo_limit)) = self.queue_changes.get(number) else { return Ok(()) };
         self.socket.request("change queue", &self.dev, message)?;
-        // The kernel sets the FIFO's limit again with each change of the token bucket.
+        // With each change of the token bucket, the kernel sets the FIFO's limit again.
         if let (RateControl::Tbf { limit, .. }, Some(new)) = (&mut self.control, *fifo_limit) {
             *limit = new;
         }
@@ -399,7 +398,7 @@ impl Link for KernelLink {
         }
         let done = saved::restore_of(&mut self.socket, self.ifindex, &self.dev, &self.saved);
         match done {
-            // The interface is gone with its qdiscs.
+            // The interface is gone, and its qdiscs with it.
             Err(error) if error.is_errno(libc::ENODEV) => {}
             other => other?,
         }

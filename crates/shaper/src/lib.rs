@@ -1,4 +1,4 @@
-//! Emulates a link: a rate, a delay and a queue, constant or by a trace. Two backends behind one trait:
+//! Emulates one direction of a link: its rate, delay and queue, constant or from a trace. Two backends implement one trait:
 //!
 //! ```text
 //!            open(config, dev)
@@ -9,10 +9,9 @@
 //!   htb/tbf + leaf
 //! ```
 //!
-//! [`virtual_link`] is the model of a userspace link without the rest, for the simulator.
+//! [`virtual_link`] is the model of a userspace link without threads, sockets and interfaces, for the simulator.
 //!
-//! This crate uses neither gRPC nor tokio and reads no plan files; it blocks, and its hot threads never allocate, log or
-//! lock.
+//! The crate uses neither gRPC nor tokio and reads no plan files. Its calls block; its hot threads never allocate, log or lock.
 
 pub mod bpf;
 pub mod capture;
@@ -52,11 +51,11 @@ use kernel_link::KernelLink;
 pub use sys::tcp_info;
 use user_link::UserLink;
 
-/// One shaped direction of one interface. Made by [`open`]; undone by [`Link::remove`] and on drop.
+/// One shaped direction of one interface. [`open`] creates it; [`Link::remove`] or dropping it undoes it.
 pub trait Link: Send {
-    /// The current state: device, backend and the reason for it, qdiscs as the kernel lists them.
+    /// Returns the current state: device, backend and why it was chosen, and the qdiscs as the kernel lists them.
     fn state(&self) -> wire::LinkState;
-    /// Changes the rate at once. Hot: one system call or one atomic store, no allocation, no log.
+    /// Changes the rate at once. On the hot path: one system call or one atomic store, no allocation, no logging.
     fn set_rate(&mut self, rate: Rate) -> Result<(), ShaperError>;
     /// Changes the constant one-way delay at once, for packets that arrive from now on.
     fn set_delay(&mut self, _delay: Micros) -> Result<(), ShaperError> {
@@ -66,27 +65,27 @@ pub trait Link: Send {
     fn set_loss(&mut self, _loss: Ppm) -> Result<(), ShaperError> {
         Err(unsupported_change(&self.state(), "loss"))
     }
-    /// Changes the parameters of its own queue at once, to those of this index of [`LinkConfig::changed_queues`].
+    /// Changes the parameters of the link's own queue at once, to entry `_number` of [`LinkConfig::changed_queues`].
     fn set_queue(&mut self, _number: usize) -> Result<(), ShaperError> {
         Err(unsupported_change(&self.state(), "queue"))
     }
-    /// Appends this link's counters at `at_ns`, one row per qdisc and class (or one for a userspace link).
+    /// Appends this link's counters at `at_ns`: one row per qdisc and class, or one row for a userspace link.
     fn counters(
         &mut self,
         at_ns: u64,
         into: &mut Vec<wire::QdiscSample>,
     ) -> Result<(), ShaperError>;
-    /// Plays the link's trace from `at_ns` (`CLOCK_MONOTONIC`) on; nothing for a link without one.
+    /// Replays the link's trace from `at_ns` (`CLOCK_MONOTONIC`) on. Does nothing for a link without a trace.
     fn begin(&mut self, _at_ns: u64) -> Result<(), ShaperError> {
         Ok(())
     }
-    /// Appends the changes that a trace has made since the last call.
+    /// Appends the changes that the trace has made since the last call.
     fn changes(&mut self, _into: &mut Vec<wire::LinkChange>) {}
-    /// Appends the rows of the packet log since the last call; none without `packet_log`.
+    /// Appends the packet log's rows since the last call. Appends nothing without `packet_log`.
     fn packets(&mut self, _into: &mut Vec<wire::LinkPacket>) {}
-    /// Scheduling errors so far: one row for packets (userspace), one for the steps of a trace.
+    /// Appends the scheduling errors so far: one row for packets (userspace), one for the steps of a trace.
     fn timing(&mut self, _into: &mut Vec<wire::LinkTiming>) {}
-    /// Removes the link and restores what was there before. Idempotent.
+    /// Removes the link and restores what was on the interface before. Idempotent.
     fn remove(&mut self) -> Result<(), ShaperError>;
 }
 
@@ -99,11 +98,10 @@ fn unsupported_change(state: &wire::LinkState, what: &str) -> ShaperError {
     }
 }
 
-/// Applies `config` to the egress of `dev` (in the calling thread's network namespace). What was there
-/// before can be saved first with [`saved::snapshot`].
+/// Applies `config` to the egress of `dev` in the calling thread's network namespace. [`saved::snapshot`] can first save what is there.
 ///
 /// # Errors
-/// A qdisc that the kernel lacks, with its option and a hint, or a refused request.
+/// Fails if the kernel lacks a qdisc (the error names the kernel option and gives a hint) or refuses a request.
 pub fn open(config: &LinkConfig, dev: &str) -> Result<Box<dyn Link>, ShaperError> {
     match config.plan.backend {
         Backend::Kernel => {
@@ -138,7 +136,7 @@ fn userspace(
     Ok(Box::new(SelectedLink { link: UserLink::open(config, dev)?, reason }))
 }
 
-/// A userspace link with the reason for its selection.
+/// A userspace link with the reason why it was selected.
 struct SelectedLink {
     link: UserLink,
     reason: BackendReason,

@@ -1,5 +1,5 @@
-//! A blocking netlink socket that waits for the kernel's acknowledgement and reads its extended error message, and the
-//! requests that both backends need. A socket stays in the network namespace of the thread that opened it.
+//! A blocking netlink socket that waits for the kernel's acknowledgement and reads its extended error message, and the requests that both
+//! backends need. A socket stays in the network namespace of the thread that opened it.
 
 use std::io;
 use std::ops::Range;
@@ -23,12 +23,12 @@ pub use setup::{
 
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
-/// Set in an error message's flags when attributes with an explanation follow.
+/// Flag of an error message that is followed by attributes with an explanation.
 const NLM_F_ACK_TLVS: u16 = 0x200;
 const NLMSGERR_ATTR_MSG: u16 = 1;
 /// The kernel fills at most 32 KiB per datagram of a dump.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Timeout of an answer. rtnetlink answers before `send` returns, so it expires only if an answer was lost.
+/// Timeout of an answer. rtnetlink answers before `send` returns, so the timeout expires only if an answer was lost.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// A blocking netlink socket.
@@ -63,7 +63,7 @@ impl Socket {
             netlink_sys::Socket::new(family).map_err(system("open a netlink socket"))?;
         inner.bind_auto().map_err(system("bind a netlink socket"))?;
         inner.connect(&SocketAddr::new(0, 0)).map_err(system("connect a netlink socket"))?;
-        // Extended error messages are optional: kernels before 4.12 have none.
+        // Extended error messages are optional: kernels before 4.12 do not have them.
         let _ = inner.set_ext_ack(true);
         let _ = inner.set_cap_ack(true);
         rustix::net::sockopt::set_socket_timeout(
@@ -83,8 +83,8 @@ impl Socket {
         })
     }
 
-    /// Sends `message` (flags with [`ACK`]) and waits for the acknowledgement. `op` ("add qdisc htb") and
-    /// `dev` are for the error message.
+    /// Sends `message` (with the flags [`ACK`]) and waits for the acknowledgement. `op` ("add qdisc htb") and `dev` appear in the error
+    /// message.
     ///
     /// # Errors
     /// [`ShaperError::Netlink`] with the kernel's answer and explanation.
@@ -92,7 +92,7 @@ impl Socket {
         self.request_reply(op, dev, message, |_, _| {})
     }
 
-    /// Like [`Self::request`], and hands every message that precedes the acknowledgement to `each` (type, body).
+    /// Sends a request like [`Self::request`], and passes type and body of every message before the acknowledgement to `each`.
     ///
     /// # Errors
     /// [`ShaperError::Netlink`] with the kernel's answer and explanation.
@@ -111,8 +111,8 @@ impl Socket {
         sent.and_then(|_| self.collect(&mut each)).map_err(|refusal| refusal.on(op, dev))
     }
 
-    /// Dumps (flags with [`DUMP`]): hands the body of every answer to `each`, beginning with its fixed part
-    /// (`struct tcmsg` ...).
+    /// Dumps (`message` has the flags [`DUMP`]). Passes the body of every answer to `each`, starting with its fixed part (`struct tcmsg`
+    /// ...).
     ///
     /// # Errors
     /// [`ShaperError::Netlink`] with the kernel's answer.
@@ -120,12 +120,12 @@ impl Socket {
         self.request_reply("read from the kernel", "", message, |_, body| each(body))
     }
 
-    /// Sends several messages at once, complete except for their sequence numbers; only the last one requests an
-    /// acknowledgement. Waits for that or for the first error: two system calls, and no allocation unless the kernel
-    /// reports an error. `parts` has the range of each message.
+    /// Sends several messages at once. They are complete except for their sequence numbers, and only the last one requests an
+    /// acknowledgement. Waits for the acknowledgement or the first error: two system calls, and no allocation unless the kernel reports an
+    /// error. `parts` has the range of each message.
     ///
     /// # Errors
-    /// The kernel's answer to the first message that it refused; later messages were executed.
+    /// The kernel's answer to the first message that it refused. It has executed the later messages.
     pub fn request_all(
         &mut self,
         messages: &mut [u8],
@@ -136,7 +136,7 @@ impl Socket {
         self.take_answer()
     }
 
-    /// First part of [`Self::request_all`]: numbers the messages.
+    /// First step of [`Self::request_all`]: numbers the messages.
     pub(crate) fn number(&mut self, messages: &mut [u8], parts: &[Range<usize>]) {
         self.sequence = self.sequence.wrapping_add(1);
         for part in parts {
@@ -145,17 +145,17 @@ impl Socket {
         }
     }
 
-    /// Second part: sends them. When this returns, the kernel has executed or refused them.
+    /// Second step: sends the messages. When it returns, the kernel has executed or refused them.
     pub(crate) fn send_numbered(&self, messages: &[u8]) -> io::Result<()> {
         self.inner.send(messages, 0).map(|_| ())
     }
 
-    /// Third part: waits for the answer.
+    /// Third step: waits for the answer.
     pub(crate) fn take_answer(&mut self) -> Result<(), Refusal> {
         self.collect(&mut |_, _| {})
     }
 
-    /// Reads until the acknowledgement, the end of the dump or the refusal of the last request.
+    /// Reads until the last request's acknowledgement, end of dump, or refusal.
     fn collect(&mut self, each: &mut dyn FnMut(u16, &[u8])) -> Result<(), Refusal> {
         loop {
             self.buffer.clear();
@@ -181,7 +181,7 @@ impl Socket {
     }
 }
 
-/// Reads `struct nlmsgerr`: an acknowledgement is an error of zero.
+/// Parses `struct nlmsgerr`. An acknowledgement is an error of zero.
 ///
 /// # Errors
 /// The request was refused.
@@ -194,7 +194,7 @@ pub fn acknowledgement(body: &[u8], flags: u16) -> Result<(), Refusal> {
     let message = if flags & NLM_F_ACK_TLVS == 0 {
         None
     } else {
-        // With NETLINK_CAP_ACK only the header of the refused message comes back.
+        // With NETLINK_CAP_ACK, the kernel returns only the header of the refused message.
         let explained = body.get(4 + message::HEADER_BYTES..).unwrap_or(&[]);
         message::attrs(explained).find(|a| a.kind == NLMSGERR_ATTR_MSG).map(|a| a.text())
     };
@@ -206,7 +206,7 @@ pub fn acknowledgement(body: &[u8], flags: u16) -> Result<(), Refusal> {
 pub struct Refusal {
     /// The error number.
     pub source: io::Error,
-    /// The kernel's explanation, where it gave one.
+    /// The kernel's explanation, if it gave one.
     pub message: Option<String>,
 }
 
@@ -217,7 +217,7 @@ impl From<io::Error> for Refusal {
 }
 
 impl Refusal {
-    /// Adds operation and object.
+    /// Adds the operation and the object.
     pub fn on(self, op: &str, dev: &str) -> ShaperError {
         let kernel_message = self.message.map(|text| format!(" ({text})")).unwrap_or_default();
         ShaperError::Netlink {
@@ -230,7 +230,7 @@ impl Refusal {
 }
 
 impl ShaperError {
-    /// Whether the kernel answered with this error number (`libc::ENOENT` ...).
+    /// Returns whether the kernel answered with this error number (`libc::ENOENT` ...).
     pub fn is_errno(&self, errno: i32) -> bool {
         matches!(self, Self::Netlink { source, .. } if source.raw_os_error() == Some(errno))
     }

@@ -1,7 +1,7 @@
-//! Segmentation and receive offloads of an interface, by the ethtool netlink family (Linux 5.6 and later).
+//! Segmentation and receive offloads of an interface, through the ethtool netlink family (Linux 5.6 and later).
 //!
-//! They are off on shaped paths: otherwise a queue would hold, drop and mark super-packets of up to 64 kB, which do not
-//! exist at the bottleneck of a real path.
+//! They are off on shaped paths. Otherwise a queue would hold, drop and mark super-packets of up to 64 kB, which do not exist at the
+//! bottleneck of a real path.
 
 use std::collections::BTreeMap;
 
@@ -33,13 +33,12 @@ const ETHTOOL_A_BITSET_BIT_NAME: u16 = 2;
 const ETHTOOL_A_BITSET_BIT_VALUE: u16 = 3;
 const IFLA_GSO_MAX_SEGS: u16 = 40;
 const IFINFO_BYTES: usize = 16;
-/// TCP builds super-packets even with GSO off, and they are segmented only after the qdisc. This limit applies to TCP
-/// itself.
+/// TCP builds super-packets even with GSO off, and they are segmented only after the qdisc. This limit prevents TCP from building them.
 const ONE_SEGMENT: u32 = 1;
 /// Kernel default (`GSO_MAX_SEGS`).
 const DEFAULT_SEGMENTS: u32 = 65_535;
 
-/// The offloads of an interface, named as by `ethtool -K`.
+/// The offloads of an interface, with the names of `ethtool -K`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Offloads {
     /// TCP segmentation offload.
@@ -55,19 +54,19 @@ impl Offloads {
     pub const OFF: Self = Self { tso: false, gso: false, gro: false };
 }
 
-/// State of every feature that [`set`] may change, for [`restore`].
+/// State of all features that [`set`] may change, for [`restore`].
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Features {
-    /// Kernel name (`tx-tcp-segmentation` ...) and state of the features that this device can change.
+    /// The features that this device can change, by kernel name (`tx-tcp-segmentation` ...), with their state.
     pub wanted: BTreeMap<String, bool>,
     /// Maximum number of segments in one super-packet.
     pub gso_max_segs: u32,
 }
 
-/// The active offloads of `dev`.
+/// Returns the active offloads of `dev`.
 ///
 /// # Errors
-/// No such interface, or a kernel without ethtool's netlink family (`ETHTOOL_NETLINK`).
+/// The interface does not exist, or the kernel lacks ethtool's netlink family (`ETHTOOL_NETLINK`).
 pub fn get(dev: &str) -> Result<Offloads, ShaperError> {
     let found = read(&mut Socket::open_generic()?, dev)?;
     let active = |name: &str| found.active.iter().any(|have| have == name);
@@ -78,8 +77,8 @@ pub fn get(dev: &str) -> Result<Offloads, ShaperError> {
     })
 }
 
-/// Sets the offloads of `dev` and returns the previous ones. Features that the device cannot change are unchanged; call
-/// [`get`] to read the result.
+/// Sets the offloads of `dev` and returns the previous ones. Features that the device cannot change stay unchanged; [`get`] reads the
+/// result.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -96,10 +95,10 @@ pub fn set(dev: &str, want: Offloads) -> Result<Offloads, ShaperError> {
     Ok(before)
 }
 
-/// State of every feature of `dev` that [`set`] may change.
+/// Returns the state of all features of `dev` that [`set`] may change.
 ///
 /// # Errors
-/// As [`get`].
+/// As for [`get`].
 pub fn snapshot(dev: &str) -> Result<Features, ShaperError> {
     let found = read(&mut Socket::open_generic()?, dev)?;
     let changeable = found.hardware.iter().filter(|&name| !found.fixed.contains(name));
@@ -137,14 +136,14 @@ pub fn restore(dev: &str, features: &Features) -> Result<(), ShaperError> {
     Socket::open()?.request("set gso_max_segs", dev, &segments)
 }
 
-/// The state of a feature for these offloads; `None`: [`set`] does not change it.
+/// Returns the state of a feature for these offloads; `None`: [`set`] does not change it.
 fn desired(name: &str, want: Offloads) -> Option<bool> {
     match name {
         // Off by default: it breaks the IPv4 identification.
         "tx-tcp-mangleid-segmentation" => Some(false),
         "tx-generic-segmentation" | "tx-udp-segmentation" => Some(want.gso),
         "rx-gro" => Some(want.gro),
-        // These merge packets too, and GRO does not need them.
+        // These also merge packets, and GRO does not need them.
         "rx-lro" | "rx-gro-hw" | "rx-gro-list" | "rx-udp-gro-forwarding" => Some(false),
         _ if name.starts_with("tx-tcp") && name.ends_with("-segmentation") => Some(want.tso),
         _ => None,
@@ -181,7 +180,7 @@ fn read(socket: &mut Socket, dev: &str) -> Result<FeatureSets, ShaperError> {
     }
 }
 
-/// Names of the set bits of an ethtool bitset. With a mask, only bits with a value are set.
+/// Returns the names of the set bits of an ethtool bitset. If it has a mask, only bits with a value are set.
 fn bits(bitset: &[u8]) -> Vec<String> {
     let set = attrs(bitset);
     let plain = set.clone().find_kind(ETHTOOL_A_BITSET_NOMASK).is_some();
@@ -202,7 +201,7 @@ fn features_message(family: u16, command: u8, dev: &str, flags: u32) -> Message 
         })
 }
 
-/// Id of the ethtool netlink family.
+/// Returns the id of the ethtool netlink family.
 fn family(socket: &mut Socket) -> Result<u16, ShaperError> {
     let message = Message::new(GENL_ID_CTRL, ACK)
         .raw(&[CTRL_CMD_GETFAMILY, 1, 0, 0])

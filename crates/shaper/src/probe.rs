@@ -1,4 +1,4 @@
-//! Detects the qdiscs of this kernel.
+//! Detects which qdiscs this kernel has.
 
 use crate::ShaperError;
 use crate::discipline::{self, KernelSupport};
@@ -6,18 +6,18 @@ use crate::netlink::message::Message;
 use crate::netlink::{self, CREATE, Socket};
 use crate::qdisc::{ROOT, TCA_KIND};
 
-/// Qdiscs that shape a rate and a delay, and their kernel options.
+/// Qdiscs that shape rate and delay, with their kernel options.
 const SHAPERS: [(&str, &str); 3] =
     [("htb", "NET_SCH_HTB"), ("tbf", "NET_SCH_TBF"), ("netem", "NET_SCH_NETEM")];
 
-/// Every qdisc that a plan can need.
+/// Returns every qdisc that a plan can need.
 pub fn kinds() -> impl Iterator<Item = &'static str> {
     let queues =
         discipline::KINDS.iter().filter(|(_, kernel)| *kernel != KernelSupport::UserspaceOnly);
     SHAPERS.iter().map(|(kind, _)| *kind).chain(queues.map(|(kind, _)| *kind))
 }
 
-/// The kernel option of a qdisc, filter or action, without `CONFIG_`.
+/// Returns the kernel option of a qdisc, filter or action, without `CONFIG_`.
 pub fn missing_config(kind: &str) -> &'static str {
     if let Some((_, option)) = SHAPERS.iter().find(|(name, _)| *name == kind) {
         return option;
@@ -36,9 +36,9 @@ pub fn missing_config(kind: &str) -> &'static str {
     }
 }
 
-/// The [`kinds`] that this kernel accepts. Each is tried on the loopback interface of a new network namespace, which
-/// does not touch the machine's interfaces but may load modules. Without permission to create a namespace, the list
-/// comes from the kernel's module files; without those it is empty.
+/// Returns those [`kinds`] that this kernel accepts. Tries each on the loopback interface of a new network namespace, which does not touch
+/// the machine's interfaces but may load modules. Without permission to create a namespace, the list comes from the kernel's module files;
+/// without those it is empty.
 pub fn supported_qdiscs() -> Vec<String> {
     tried().unwrap_or_else(|error| {
         tracing::debug!(%error, "cannot try qdiscs in a namespace; reading the kernel's files instead");
@@ -70,7 +70,7 @@ fn tried() -> Result<Vec<String>, ShaperError> {
     })
 }
 
-/// A kind that needs options answers `EINVAL` without them, an unknown kind `ENOENT`.
+/// A kind that requires options answers `EINVAL` without them; an unknown kind answers `ENOENT`.
 fn accepts(socket: &mut Socket, ifindex: u32, kind: &str) -> Result<bool, ShaperError> {
     let message = Message::new(libc::RTM_NEWQDISC, CREATE)
         .tcmsg(ifindex, 0x1_0000, ROOT, 0)
@@ -84,7 +84,7 @@ fn accepts(socket: &mut Socket, ifindex: u32, kind: &str) -> Result<bool, Shaper
     }
 }
 
-/// The texts of the files that list modules: loaded, built in, available.
+/// Returns the contents of the files that list loaded, built-in and available modules.
 fn modules_files() -> String {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let release = release.trim();
@@ -98,7 +98,7 @@ fn modules_files() -> String {
     .collect()
 }
 
-/// The kinds whose module is named, and those that every kernel with a packet scheduler has.
+/// Returns the kinds whose module is listed, and those that every kernel with a packet scheduler has.
 fn from_files(files: &str) -> Vec<String> {
     if files.is_empty() {
         return Vec::new();

@@ -1,5 +1,5 @@
-//! Qdiscs, classes and filters as netlink messages, without I/O. The kernel's own units (bytes per second, 64 ns ticks,
-//! 2^32ths, 1/256 Hz) exist only here and in the `qdisc` modules of `crate::discipline`.
+//! Encodes qdiscs, classes and filters as netlink messages. Does no I/O. Only this module and the `qdisc` modules of `crate::discipline`
+//! use the kernel's own units (bytes per second, 64 ns ticks, 2^32ths, 1/256 Hz).
 
 use ccbench_proto::plan::{FifoUnit, Queue};
 use ccbench_proto::units::{Bytes, FRAME_BYTES, Limit, Micros, Rate};
@@ -25,7 +25,7 @@ pub const TCA_OPTIONS: u16 = 2;
 /// `TC_H_ROOT`: the parent of a root qdisc.
 pub const ROOT: u32 = 0xffff_ffff;
 
-/// A qdisc with its parameters encoded.
+/// A qdisc with encoded parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Qdisc {
     /// `"htb"`, `"bfifo"` ...
@@ -45,19 +45,19 @@ pub struct BadQueue {
 }
 
 impl BadQueue {
-    /// Of these texts.
+    /// Creates an error with these texts.
     pub(crate) fn new(what: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { what: what.into(), hint: hint.into() }
     }
 }
 
 impl Qdisc {
-    /// The request that adds this qdisc.
+    /// Returns the request that adds this qdisc.
     pub fn add(&self, ifindex: u32, handle: u32, parent: u32) -> Vec<u8> {
         self.message(CREATE, ifindex, handle, parent)
     }
 
-    /// The request that changes this qdisc's parameters.
+    /// Returns the request that changes this qdisc's parameters.
     pub fn change(&self, ifindex: u32, handle: u32, parent: u32) -> Vec<u8> {
         self.message(ACK, ifindex, handle, parent)
     }
@@ -71,12 +71,12 @@ impl Qdisc {
     }
 }
 
-/// `TCA_OPTIONS`, marked as nested for the one kind whose parser insists on it.
+/// Returns `TCA_OPTIONS`, marked as nested for the one kind whose parser requires that.
 pub(crate) fn options_attribute(kind: &str) -> u16 {
     if kind == "dualpi2" { TCA_OPTIONS | NESTED } else { TCA_OPTIONS }
 }
 
-/// The limit of a FIFO in the unit of its kind (bytes for bfifo), which a parent `tbf` repeats.
+/// Returns a FIFO's limit in the unit of its kind (bytes for bfifo), which a parent `tbf` repeats.
 pub fn fifo_limit(queue: &Queue) -> Option<u32> {
     match queue.fifo_limit()? {
         (limit, FifoUnit::Packets) => limit_packets(limit).ok(),
@@ -94,12 +94,12 @@ pub(crate) fn limit_packets(limit: Limit) -> Result<u32, BadQueue> {
     }
 }
 
-/// A capacity in bytes, at least 1.
+/// Returns a limit in bytes, at least 1.
 pub(crate) fn limit_bytes(limit: Limit) -> Result<u32, BadQueue> {
     Ok(limit_size(limit)?.max(1))
 }
 
-/// A limit in bytes.
+/// Returns a limit in bytes.
 pub(crate) fn limit_size(limit: Limit) -> Result<u32, BadQueue> {
     match limit {
         Limit::Bytes(bytes) => Ok(size(bytes)),
@@ -117,22 +117,22 @@ fn unresolved(limit: Limit) -> BadQueue {
     )
 }
 
-/// The 32-bit word at this offset of a kernel structure; `None` if the structure is shorter.
+/// Returns the 32-bit word at this offset of a kernel structure; `None` if the structure is shorter.
 pub(crate) fn word(bytes: &[u8], at: usize) -> Option<u64> {
     u32_at(bytes, at).map(u64::from)
 }
 
-/// Microseconds as the kernel's 32-bit attribute.
+/// Returns microseconds as the kernel's 32-bit attribute.
 pub(crate) fn micros(time: Micros) -> u32 {
     u32::try_from(time.get()).unwrap_or(u32::MAX)
 }
 
-/// Bytes as the kernel's 32-bit attribute.
+/// Returns bytes as the kernel's 32-bit attribute.
 pub(crate) fn size(bytes: Bytes) -> u32 {
     u32::try_from(bytes.get()).unwrap_or(u32::MAX)
 }
 
-/// Appends those attributes that have a value.
+/// Appends the attributes that have a value.
 pub(crate) fn with_some(mut message: Message, attributes: &[(u16, Option<u32>)]) -> Message {
     for &(kind, value) in attributes {
         if let Some(value) = value {
@@ -142,21 +142,21 @@ pub(crate) fn with_some(mut message: Message, attributes: &[(u16, Option<u32>)])
     message
 }
 
-/// Nanoseconds in the packet scheduler's ticks of 64 ns, rounded down, at least one.
+/// Converts nanoseconds to the packet scheduler's ticks of 64 ns, rounded down, at least one.
 pub(crate) fn ticks(ns: u64) -> u32 {
     u32::try_from(ns >> 6).unwrap_or(u32::MAX).max(1)
 }
 
-/// The time that `bytes` take at `rate`, in ticks rounded down: the unit in which the kernel takes a burst.
+/// Returns the time that `bytes` take at `rate`, in ticks rounded down: the unit of a burst in the kernel.
 pub(crate) fn burst_ticks(rate: Rate, bytes: u32) -> u32 {
     let rate = u128::from(rate.bytes_per_sec().max(1));
     let ns = u128::from(bytes) * 1_000_000_000 / rate;
     ticks(u64::try_from(ns).unwrap_or(u64::MAX))
 }
 
-/// `struct tc_ratespec`. Link layer 1 (Ethernet) makes the kernel compute with the rate itself and ignore
-/// the rate tables that `tc` still sends along; `cell_log` and `cell_align` belong to those tables and
-/// are filled in as `tc` does. `overhead_bytes` are added to every packet.
+/// Returns `struct tc_ratespec`. With link layer 1 (Ethernet), the kernel computes with the rate itself and ignores the rate tables that
+/// `tc` still sends. `cell_log` and `cell_align` belong to those tables and are filled in as `tc` does. `overhead_bytes` are added to every
+/// packet.
 pub(crate) fn ratespec(rate: Rate, overhead_bytes: u16) -> [u8; 12] {
     let mut spec = [0; 12];
     spec[0] = 3;
@@ -168,31 +168,30 @@ pub(crate) fn ratespec(rate: Rate, overhead_bytes: u16) -> [u8; 12] {
     spec
 }
 
-/// Bytes per second if they do not fit the 32 bits of [`ratespec`]: the value of `rate64`.
+/// Returns `rate64`: bytes per second if they do not fit the 32 bits of [`ratespec`].
 pub(crate) fn rate64(rate: Rate) -> Option<u64> {
     Some(rate.bytes_per_sec()).filter(|&bytes| bytes > u64::from(u32::MAX))
 }
 
-/// A timer that is late by this much costs no rate.
+/// A timer may be late by this much without reducing the rate.
 const BURST_NS: u64 = 250_000;
 
-/// The burst of a token bucket in bytes, for frames of at most `frame_bytes`.
+/// Returns the burst of a token bucket in bytes, for frames of at most `frame_bytes`.
 ///
-/// If it is too small, the link is slow: tokens that the bucket cannot hold while the timer is late are lost for
-/// ever. Too large and the link is not a bottleneck: after an idle moment that much leaves at line rate,
-/// which a congestion control that measures bandwidth takes for the link's. So: the bytes that the rate carries in
-/// 250 µs, a usual scheduling error on a virtual machine, and never under one frame.
+/// If the burst is too small, the link is slow: tokens that do not fit the bucket while the timer is late are lost. If it is too large, the
+/// link is not a bottleneck: after an idle moment, that many bytes leave at line rate, and a congestion control that measures bandwidth
+/// takes that rate for the link's. This function returns the bytes that the rate carries in 250 µs, a usual scheduling error on a virtual
+/// machine, but at least one frame.
 ///
-/// Charged over configured rate on a loaded 2-core VM (TCP with super-packets, 4 s each): one frame, as
-/// `tc` does by default, 0.961 at 1 Gbit/s and 0.939 at 3 Gbit/s; 100 µs 0.994 and 0.995; 250 µs 0.9996 and
-/// 0.977; 1 ms 0.9997 and 0.990.
+/// Measured rate over configured rate on a loaded 2-core VM (TCP with super-packets, 4 s each): with one frame, the default of `tc`, 0.961
+/// at 1 Gbit/s and 0.939 at 3 Gbit/s; with 100 µs 0.994 and 0.995; with 250 µs 0.9996 and 0.977; with 1 ms 0.9997 and 0.990.
 pub fn burst_bytes(rate: Rate, frame_bytes: u32) -> u32 {
     let carried = u128::from(rate.bytes_per_sec()) * u128::from(BURST_NS) / 1_000_000_000;
-    // The kernel keeps a burst as 32 bits of bytes (tbf) or ticks (htb).
+    // The kernel stores a burst in 32 bits, as bytes (tbf) or ticks (htb).
     u32::try_from(carried).unwrap_or(u32::MAX / 2).max(frame_bytes)
 }
 
-/// `1:10` as people write a handle; `root` for the root, `0x10:` without its minor part.
+/// Formats a handle as `1:10`, the root as `root`, and a handle without a minor part as `0x10:`.
 pub fn handle_text(handle: u32) -> String {
     match (handle >> 16, handle & 0xffff) {
         _ if handle == ROOT => "root".to_owned(),

@@ -1,4 +1,4 @@
-//! Trace replay: code shared by both backends.
+//! Trace replay: code that both backends share.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use crate::ShaperError;
 /// Maximum number of rows returned by one call.
 const MAX_ROWS: usize = 100_000;
 
-/// `config` with the mean rate of its trace if it has a trace but no rate.
+/// Returns `config` with the mean rate of its trace if it has a trace but no rate.
 pub(crate) fn with_mean_rate(config: &LinkConfig) -> Cow<'_, LinkConfig> {
     let mean = match (&config.trace, config.plan.rate) {
         (Some(replay), None) => mean_rate(replay),
@@ -28,7 +28,7 @@ pub(crate) fn with_mean_rate(config: &LinkConfig) -> Cow<'_, LinkConfig> {
     }
 }
 
-/// The mean rate; rates below the floor count as the floor.
+/// Returns the mean rate. Rates below the floor count as the floor.
 fn mean_rate(replay: &Replay) -> Option<Rate> {
     match (&*replay.trace, replay.plan.floor) {
         (Trace::Steps(steps), Some(floor)) => {
@@ -43,26 +43,26 @@ fn mean_rate(replay: &Replay) -> Option<Rate> {
     }
 }
 
-/// The trace rows that a userspace link has applied. They are computed from the trace, because a userspace link applies
-/// every row exactly when it is due.
+/// The trace rows that a userspace link has applied. They are computed from the trace, because a userspace link applies each row exactly
+/// when it is due.
 #[derive(Debug)]
 pub(crate) struct PlayedRows {
-    /// At the last returned row.
+    /// Position of the last returned row.
     cursor: Option<Cursor>,
-    /// A trace of delivery opportunities has a single row, for its begin.
+    /// When the trace began. A trace of delivery opportunities has a single row, at this time.
     begin_ns: Option<u64>,
     mean: Option<Rate>,
     rows: u64,
 }
 
 impl PlayedRows {
-    /// For a trace that has not begun.
+    /// Creates it for a trace that has not begun.
     pub(crate) fn new(replay: &Replay) -> Self {
         let cursor = Cursor::new(replay, u64::MAX);
         Self { cursor, begin_ns: None, mean: replay.trace.mean_rate(), rows: 0 }
     }
 
-    /// The trace begins at `at_ns`; further calls have no effect.
+    /// Begins the trace at `at_ns`. Further calls have no effect.
     pub(crate) fn begin(&mut self, at_ns: u64) {
         if self.begin_ns.is_none() {
             self.begin_ns = Some(at_ns);
@@ -72,7 +72,7 @@ impl PlayedRows {
         }
     }
 
-    /// Appends the rows that were due by `now_ns` since the last call.
+    /// Appends the rows that have become due since the last call, up to `now_ns`.
     pub(crate) fn rows(
         &mut self,
         now_ns: u64,
@@ -115,7 +115,7 @@ fn at(requested_at_ns: u64, applied_at_ns: u64, (link, iface): (&str, &str)) -> 
     }
 }
 
-/// The row of a trace piece that was applied at `applied_at_ns`; `names` are the link's and its interface's.
+/// Returns the row of a trace piece that was applied at `applied_at_ns`. `names`: of the link and its interface.
 fn change(piece: &Piece, applied_at_ns: u64, names: (&str, &str)) -> wire::LinkChange {
     wire::LinkChange {
         rate_bps: piece.rate.map(Rate::bits_per_sec),
@@ -126,7 +126,7 @@ fn change(piece: &Piece, applied_at_ns: u64, names: (&str, &str)) -> wire::LinkC
     }
 }
 
-/// Names the trace row of a change.
+/// Returns the name of a change's trace row.
 pub(crate) fn source(row: u32) -> String {
     match row {
         0 => "trace: its end".to_owned(),
@@ -134,7 +134,7 @@ pub(crate) fn source(row: u32) -> String {
     }
 }
 
-/// Error for a rate change on a link with a trace.
+/// Returns the error for a rate change on a link with a trace.
 pub(crate) fn rate_change_with_trace(link: &str, backend: &'static str) -> ShaperError {
     ShaperError::Unsupported {
         link: link.to_owned(),

@@ -1,8 +1,7 @@
-//! Replays a trace on the kernel's qdiscs, on its own thread. The netlink message of each rate change is prepared in
-//! advance, followed by an absolute sleep, short busy waiting, and one system call. Requests and results go into a
-//! preallocated ring buffer.
+//! Replays a trace on the kernel's qdiscs, on its own thread. For each rate change, the thread prepares the netlink message in advance,
+//! sleeps until an absolute time, waits busily for a short time, and makes one system call. Results go to a preallocated ring buffer.
 //!
-//! Deadlines are absolute times on `CLOCK_MONOTONIC`: a late step does not delay the next one.
+//! Deadlines are absolute times of `CLOCK_MONOTONIC`, so a late step does not delay the next one.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,31 +20,31 @@ use crate::clock::monotonic_ns;
 use crate::datapath::thread::{Privileges, SchedClass};
 use crate::{ShaperError, sys};
 
-/// Bounds of the busy waiting before a step, which is a fortieth of the time between steps. A busy CPU wakes a thread up
-/// to about 200 µs late.
+/// Bounds of the busy waiting before a step, which is 1/40 of the time between steps. On a busy CPU, a thread wakes up to about 200 µs
+/// late.
 const MIN_SPIN_NS: u64 = 60_000;
 const MAX_SPIN_NS: u64 = 250_000;
 const SPIN_PART: u64 = 40;
-/// Minimum time between steps. Steps in between are skipped and counted.
+/// Minimum time between steps. Steps that follow sooner are skipped and counted.
 pub(crate) const MIN_GAP_NS: u64 = 200_000;
 /// A step with a larger scheduling error counts as late.
 pub(crate) const LATE_NS: u64 = 200_000;
-/// Above the packet loops: a step is short, a packet loop may be busy for long.
+/// Above the packet loops: a step is short, while a packet loop may be busy for long.
 const FIFO_PRIORITY: i32 = 20;
-/// The thread cannot be stopped within this time before a step.
+/// Within this time before a step, the thread cannot be stopped.
 const NO_STOP_NS: u64 = 5_000_000;
 /// Capacity of the ring buffer, in steps.
 const LOG_STEPS: usize = 1 << 16;
 /// Value of `begin_ns` before the begin is known.
 const NOT_YET: u64 = u64::MAX;
 
-/// Changes the rate, in two phases: preparation in advance, and the change at the deadline.
+/// Changes the rate in two phases: it prepares the message in advance, and sends it at the deadline.
 pub(crate) trait RateSetter: Send + 'static {
     /// Prepares the message for this rate.
     fn prepare(&mut self, rate: Rate);
-    /// Sends the message. The rate has changed when this returns.
+    /// Sends the message. When it returns, the rate has changed.
     fn send(&mut self) -> io::Result<()>;
-    /// The kernel's acknowledgement: zero or a negative errno.
+    /// Returns the kernel's acknowledgement: zero or a negative errno.
     fn ack(&mut self) -> i32;
 }
 
@@ -75,7 +74,7 @@ impl Log {
         Self { slots, written: AtomicU64::new(0), read: AtomicU64::new(0) }
     }
 
-    /// Returns false if the ring is full.
+    /// Appends a step. Returns false if the ring is full.
     fn push(&self, step: &Applied) -> bool {
         let written = self.written.load(Relaxed);
         if written - self.read.load(Acquire) >= self.slots.len() as u64 {
@@ -105,7 +104,7 @@ impl Log {
     }
 }
 
-/// Shared by the thread and its owner.
+/// State that the thread and its owner share.
 struct Shared {
     begin_ns: AtomicU64,
     stop: AtomicU64,
@@ -114,7 +113,7 @@ struct Shared {
     log: Log,
 }
 
-/// Handle of the thread. Stops it on drop.
+/// Handle of the thread. Dropping it stops the thread.
 pub(crate) struct ReplayThread {
     shared: Arc<Shared>,
     wake: Arc<OwnedFd>,
@@ -153,23 +152,23 @@ impl ReplayThread {
         Ok(Self { shared, wake, thread: Some(thread) })
     }
 
-    /// The trace begins at `at_ns`, which may be in the past.
+    /// Begins the trace at `at_ns`, which may be in the past.
     pub(crate) fn begin(&self, at_ns: u64) {
         self.shared.begin_ns.store(at_ns, Release);
         self.wake_thread();
     }
 
-    /// The oldest step that was not returned yet.
+    /// Returns the oldest step that has not been returned yet.
     pub(crate) fn next_applied(&self) -> Option<Applied> {
         self.shared.log.pop()
     }
 
-    /// Steps skipped because the next one was already due or too close.
+    /// Returns the number of steps skipped because the next one was already due or too close.
     pub(crate) fn missed(&self) -> u64 {
         self.shared.missed.load(Relaxed)
     }
 
-    /// Steps that were applied but not recorded, because the ring was full.
+    /// Returns the number of steps that were applied but not recorded, because the ring was full.
     pub(crate) fn lost(&self) -> u64 {
         self.shared.lost.load(Relaxed)
     }
@@ -185,7 +184,7 @@ impl ReplayThread {
     }
 
     fn wake_thread(&self) {
-        // Fails only on counter overflow, and then the thread is already awake.
+        // This fails only if the counter overflows, and then the thread is already awake.
         let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
     }
 }
@@ -207,7 +206,7 @@ impl<C: RateSetter> Player<C> {
     fn run(&mut self) {
         let mut class = SchedClass::new(Privileges::acquire());
         if class.real_time() {
-            // On failure the thread keeps the priority of the packet loops, as after a demotion.
+            // If this fails, the thread keeps the priority of the packet loops, as after a demotion.
             let _ = sys::set_fifo(FIFO_PRIORITY);
         }
         let mut begin_ns = NOT_YET;
@@ -251,7 +250,7 @@ impl<C: RateSetter> Player<C> {
         }
     }
 
-    /// Advances to the next step that is not obsolete and prepares its message; `false` if there is none.
+    /// Advances to the next step that is not obsolete and prepares its message. Returns `false` if there is none.
     fn prepare(&mut self, last_ns: u64) -> bool {
         if !self.cursor.advance() {
             return false;
@@ -275,12 +274,12 @@ impl<C: RateSetter> Player<C> {
         });
         let _ = poll(&mut [PollFd::new(&*self.wake, PollFlags::IN)], timeout.as_ref());
         let mut count = [0; 8];
-        // Empty after a timeout.
+        // The eventfd is empty after a timeout.
         let _ = rustix::io::read(&*self.wake, &mut count);
     }
 }
 
-/// Waits until `due_ns`, the last `spin_ns` by busy waiting.
+/// Waits until `due_ns`, busily for the last `spin_ns`.
 fn wait(due_ns: u64, spin_ns: u64, class: &mut SchedClass) {
     let spin_ns = if class.may_spin() { spin_ns } else { 0 };
     let asleep_ns = due_ns.saturating_sub(spin_ns);
@@ -365,7 +364,8 @@ mod tests {
         assert!(steps.iter().all(|step| all.contains(step)), "{steps:?}");
         assert!(applied.iter().all(|step| step.applied_ns >= step.asked_ns));
         assert_eq!((steps.len() as u64 + thread.missed(), thread.lost()), (4, 0), "{steps:?}");
-        // A row lasts 100 ms: a thread that has no CPU for so long skips it. Other tests of this process do not take it for so long.
+        // A row lasts 100 ms. Only a thread that gets no CPU for that long skips it; other tests of this process do not take it for so
+        // long.
         cpu.check(Duration::from_millis(100), || {
             assert_eq!(rates, [1, 2, 3, 4]);
             assert_eq!((&steps[..], thread.missed()), (&all[..], 0));
@@ -394,7 +394,7 @@ mod tests {
         let (thread, receiver) = start("1,1000\n2,1\n");
         thread.begin(0);
         thread.begin(monotonic_ns());
-        // The thread may see the first begin, and then applies the row in which the trace would be by now.
+        // If the thread sees the first begin, it applies the row in which the trace would be now.
         while receiver.recv().unwrap() != 1_000_000 {}
         drop(thread);
     }

@@ -23,18 +23,18 @@ const IFLA_QDISC: u16 = 6;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 
-/// The egress interface of the route to `address` in the calling thread's network namespace.
+/// Returns the egress interface of the route to `address` in the calling thread's network namespace.
 ///
 /// # Errors
-/// No route.
+/// There is no route.
 pub fn egress_dev(address: IpAddr) -> Result<String, ShaperError> {
     egress(address, None)
 }
 
-/// The same for packets from `source`, an address of this node: rules of policy routing may select by it.
+/// Returns the same for packets from `source`, an address of this node: policy routing rules may select by source.
 ///
 /// # Errors
-/// No route, or addresses of different families.
+/// There is no route, or the addresses belong to different families.
 pub fn egress_dev_from(address: IpAddr, source: IpAddr) -> Result<String, ShaperError> {
     egress(address, Some(source))
 }
@@ -76,7 +76,7 @@ fn no_route_to(address: IpAddr) -> ShaperError {
     ShaperError::NotFound { what: "route to an address", name: address.to_string() }
 }
 
-/// Every interface of the calling thread's network namespace, by index.
+/// Returns all interfaces of the calling thread's network namespace, by index.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -99,7 +99,7 @@ pub fn interfaces() -> Result<Vec<wire::Interface>, ShaperError> {
     })?;
     let mut interfaces: Vec<_> = found.into_values().collect();
     for interface in &mut interfaces {
-        // For information only: false on a kernel without the ethtool netlink family.
+        // Only informative: false on a kernel without the ethtool netlink family.
         let offloads = offload::get(&interface.name).unwrap_or_default();
         (interface.tso, interface.gso, interface.gro) = (offloads.tso, offloads.gso, offloads.gro);
         if interface.driver.is_empty() {
@@ -136,7 +136,7 @@ fn address(body: &[u8]) -> Option<(u32, String)> {
     let prefix = body.get(1)?;
     let index = u32_at(body, 4)?;
     let attributes = attrs(body.get(IFADDRMSG_BYTES..)?);
-    // IFA_ADDRESS is the peer's address on a point-to-point interface. IPv6 has IFA_LOCAL only there.
+    // On a point-to-point interface, IFA_ADDRESS is the peer's address. IPv6 has IFA_LOCAL only there.
     let local = attributes.clone().find(|a| a.kind == IFA_LOCAL);
     let attr = local.or_else(|| attributes.clone().find(|a| a.kind == IFA_ADDRESS))?;
     Some((index, format!("{}/{prefix}", ip(attr)?)))
@@ -149,8 +149,7 @@ fn ip(attr: Attr<'_>) -> Option<IpAddr> {
     <[u8; 16]>::try_from(attr.value).ok().map(IpAddr::from)
 }
 
-/// The driver of a physical interface, from sysfs. sysfs may belong to another network namespace, so the index must
-/// match.
+/// Returns the driver of a physical interface, from sysfs. The index must match, because sysfs may belong to another network namespace.
 fn driver(name: &str, index: u32) -> String {
     let dir = std::path::Path::new("/sys/class/net").join(name);
     let known = std::fs::read_to_string(dir.join("ifindex")).unwrap_or_default();

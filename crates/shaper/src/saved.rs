@@ -1,5 +1,4 @@
-//! An interface's root qdisc before ccbench changed it, in a form that is written to disk first, so that another process can
-//! restore it after a crash.
+//! An interface's root qdisc before ccbench changed it. It is written to disk first, so that another process can restore it after a crash.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +7,7 @@ use crate::netlink::message::Message;
 use crate::netlink::{self, CREATE, Socket};
 use crate::qdisc::{ROOT, TCA_KIND, handle_text, options_attribute};
 
-/// Qdiscs with classes or filters, which we could not restore.
+/// Qdiscs with classes or filters, which ccbench could not restore.
 const CLASSFUL: &[&str] = &[
     "htb", "hfsc", "prio", "drr", "qfq", "ets", "multiq", "mqprio", "taprio", "cbq", "atm",
     "dsmark",
@@ -18,7 +17,7 @@ const CLASSFUL: &[&str] = &[
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "root", rename_all = "snake_case")]
 pub enum SavedRoot {
-    /// The kernel's own choice (noqueue, pfifo_fast, mq ...): comes back when another root is removed.
+    /// The kernel's default (noqueue, pfifo_fast, mq ...), which returns when another root is removed.
     Default,
     /// A qdisc that a user configured.
     Qdisc {
@@ -26,15 +25,15 @@ pub enum SavedRoot {
         kind: String,
         /// Its handle.
         handle: u32,
-        /// The payload of its `TCA_OPTIONS` in hexadecimal digits; empty: none.
+        /// The payload of its `TCA_OPTIONS` in hexadecimal digits; empty if it has none.
         options: String,
     },
 }
 
-/// The current root qdisc of `dev`.
+/// Returns the current root qdisc of `dev`.
 ///
 /// # Errors
-/// [`ShaperError::Occupied`] if it is one that could not be put back.
+/// [`ShaperError::Occupied`] if it is a qdisc that could not be restored.
 pub fn snapshot(dev: &str) -> Result<SavedRoot, ShaperError> {
     let ifindex = netlink::ifindex(dev)?;
     snapshot_of(&mut Socket::open()?, ifindex, dev)
@@ -93,7 +92,7 @@ pub(crate) fn restore_of(
     socket.request(&format!("put back root qdisc {kind}"), dev, &message.finish())
 }
 
-/// The current root qdisc, and whether it has children.
+/// Returns the current root qdisc, and whether it has children.
 fn read(socket: &mut Socket, ifindex: u32) -> Result<(SavedRoot, bool), ShaperError> {
     let mut root = SavedRoot::Default;
     let mut parents = Vec::new();
@@ -117,13 +116,13 @@ fn read(socket: &mut Socket, ifindex: u32) -> Result<(SavedRoot, bool), ShaperEr
     Ok((root, children))
 }
 
-/// Two hexadecimal digits for each byte.
+/// Returns two hexadecimal digits per byte.
 #[doc(hidden)]
 pub fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Reads pairs of hexadecimal digits; `None` if there is anything else.
+/// Parses pairs of hexadecimal digits. Returns `None` for anything else.
 #[doc(hidden)]
 pub fn from_hex(digits: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);

@@ -1,4 +1,4 @@
-//! How interfaces are stacked: VLANs, bridges, bonds and the like, and the interfaces beneath that carry their packets.
+//! How interfaces are stacked: VLANs, bridges, bonds and the like, and the interfaces beneath them that carry their packets.
 
 use std::collections::BTreeSet;
 
@@ -25,16 +25,16 @@ pub struct StackedInterface {
     pub name: String,
     /// Kind of a virtual interface (`vlan`, `bridge`); empty for others.
     pub kind: String,
-    /// It is the loopback interface.
+    /// Whether it is the loopback interface.
     pub is_loopback: bool,
-    /// The bridge, bond or the like that it is a port of.
+    /// The bridge, bond or similar interface of which it is a port.
     pub master: Option<u32>,
-    /// The interface that it is made on (`IFLA_LINK`), in the same network namespace.
+    /// The interface on which it is stacked (`IFLA_LINK`), in the same network namespace.
     pub link: Option<u32>,
 }
 
 impl StackedInterface {
-    /// Whether it is a network card.
+    /// Returns whether it is a network card.
     pub fn is_physical(&self) -> bool {
         self.kind.is_empty() && !self.is_loopback
     }
@@ -46,7 +46,7 @@ impl StackedInterface {
     }
 }
 
-/// Every interface of the calling thread's network namespace.
+/// Returns all interfaces of the calling thread's network namespace.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -84,8 +84,8 @@ fn interface(body: &[u8]) -> Option<StackedInterface> {
     Some(interface)
 }
 
-/// `dev` and every interface beneath it, by name: all that packets leaving by `dev` may pass. The ports of a bridge or a bond
-/// are all among them.
+/// Returns the names of `dev` and of all interfaces beneath it, which packets that leave through `dev` may pass. They include all ports of
+/// a bridge or bond.
 pub fn beneath(dev: &str, all: &[StackedInterface]) -> BTreeSet<String> {
     let mut found = BTreeSet::from([dev.to_owned()]);
     let mut next: Vec<&StackedInterface> = all.iter().filter(|one| one.name == dev).collect();
@@ -162,7 +162,7 @@ mod tests {
     }
 
     proptest! {
-        /// In any topology, also in one with loops, the result is closed and each of its members carries another one.
+        /// In any topology, even with loops, the result is closed, and each of its members carries another one.
         #[test]
         fn exactly_what_carries_it_is_beneath(all in topology()) {
             let found = beneath("if0", &all);

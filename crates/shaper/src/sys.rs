@@ -1,5 +1,5 @@
-//! System calls that no safe library offers, or not without allocating: batches on packet sockets, scheduling policies, tcx
-//! links, `TCP_INFO`. The only unsafe code of the project.
+//! System calls that no safe library offers, or only with allocations: batches on packet sockets, scheduling policies, tcx links,
+//! `TCP_INFO`. The only unsafe code of the project.
 #![expect(
     unsafe_code,
     reason = "recvmmsg, sendmmsg and packet socket options have no safe wrapper"
@@ -11,7 +11,7 @@ use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::null_mut;
 
-/// A packet socket that is not bound, hence receives nothing yet.
+/// Opens a packet socket that is not bound, hence receives nothing yet.
 pub(crate) fn packet_socket() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: takes no pointers.
@@ -23,7 +23,7 @@ pub(crate) fn packet_socket() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Binds a packet socket to an interface; `protocol` is an EtherType in host order, 0 to receive nothing.
+/// Binds a packet socket to an interface. `protocol` is an EtherType in host byte order; 0: receive nothing.
 pub(crate) fn bind_packet(fd: BorrowedFd<'_>, ifindex: u32, protocol: u16) -> io::Result<()> {
     // SAFETY: all zeroes is a valid sockaddr_ll.
     let mut address: libc::sockaddr_ll = unsafe { zeroed() };
@@ -41,7 +41,7 @@ pub(crate) fn bind_packet(fd: BorrowedFd<'_>, ifindex: u32, protocol: u16) -> io
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Sets a socket option that is an integer.
+/// Sets an integer socket option.
 pub(crate) fn set_option(
     fd: BorrowedFd<'_>,
     level: libc::c_int,
@@ -66,7 +66,7 @@ pub(crate) fn set_fifo(priority: libc::c_int) -> io::Result<()> {
     set_scheduler(libc::SCHED_FIFO, priority)
 }
 
-/// Returns the calling thread to `SCHED_OTHER`, with its earlier niceness.
+/// Returns the calling thread to `SCHED_OTHER` with its previous niceness.
 pub(crate) fn set_ordinary() -> io::Result<()> {
     set_scheduler(libc::SCHED_OTHER, 0)
 }
@@ -78,8 +78,8 @@ pub(crate) fn set_idle() -> io::Result<()> {
 
 fn set_scheduler(policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
     let parameters = priority;
-    // SAFETY: a sched_param is one int, which lives through the call; 0 is the calling thread. musl's
-    // function of this name only returns ENOSYS.
+    // SAFETY: a sched_param is one int, which lives through the call; 0 is the calling thread. The function of this name in musl only
+    // returns ENOSYS.
     let rc = unsafe {
         libc::syscall(
             libc::SYS_sched_setscheduler,
@@ -91,7 +91,7 @@ fn set_scheduler(policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Sets an interface to promiscuous mode as long as the socket is open.
+/// Sets an interface to promiscuous mode for as long as the socket is open.
 pub(crate) fn hear_all(fd: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
     // SAFETY: all zeroes is a valid packet_mreq.
     let mut request: libc::packet_mreq = unsafe { zeroed() };
@@ -110,7 +110,7 @@ pub(crate) fn hear_all(fd: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Packets dropped since the last call because the socket's buffer was full.
+/// Returns the number of packets dropped since the last call because the socket's buffer was full.
 pub(crate) fn take_packet_drops(fd: BorrowedFd<'_>) -> io::Result<u64> {
     // SAFETY: all zeroes is a valid tpacket_stats.
     let mut stats: libc::tpacket_stats = unsafe { zeroed() };
@@ -153,14 +153,14 @@ pub(crate) struct Received<'a> {
     pub(crate) truncated: bool,
     /// When the kernel received it, `CLOCK_REALTIME` nanoseconds; `None` without `SO_TIMESTAMPNS`.
     pub(crate) real_ns: Option<u64>,
-    /// The VLAN tag (protocol, then control information) that the kernel removed from the frame.
+    /// The VLAN tag that the kernel removed from the frame: protocol, then control information.
     pub(crate) vlan: Option<[u8; 4]>,
     /// Length of the frame before truncation; `None` without `PACKET_AUXDATA`.
     pub(crate) length: Option<u32>,
 }
 
 impl RxBatch {
-    /// Buffers for `packets` packets of up to `packet_bytes` bytes, each with headroom.
+    /// Allocates buffers for `packets` packets of up to `packet_bytes` bytes, each with headroom.
     pub(crate) fn new(packets: usize, headroom: usize, packet_bytes: usize) -> Self {
         // SAFETY: all zeroes is a valid mmsghdr and a valid iovec.
         let (header, part) = unsafe { (zeroed::<libc::mmsghdr>(), zeroed::<libc::iovec>()) };
@@ -175,7 +175,7 @@ impl RxBatch {
         }
     }
 
-    /// Receives up to `most` packets without blocking; returns their number.
+    /// Receives up to `most` packets without blocking. Returns their number.
     pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>, most: usize) -> io::Result<usize> {
         self.received = 0;
         let slots =
@@ -211,7 +211,7 @@ impl RxBatch {
         Ok(self.received)
     }
 
-    /// The packets of the last [`Self::receive`].
+    /// Returns the packets of the last [`Self::receive`].
     pub(crate) fn packets(&mut self) -> impl Iterator<Item = Received<'_>> {
         let headroom = self.headroom;
         let slots = self.bytes.chunks_exact_mut(headroom + self.packet_bytes);
@@ -237,7 +237,7 @@ struct Control {
     length: Option<u32>,
 }
 
-/// The control messages of a header that `receive` filled in.
+/// Returns the control messages of a header that `receive` filled in.
 fn control_of(header: &libc::msghdr) -> Control {
     let mut parsed = Control::default();
     // SAFETY: called only for headers that recvmmsg filled in, whose control buffer is still owned and
@@ -286,7 +286,7 @@ pub(crate) struct TxBatch {
 unsafe impl Send for TxBatch {}
 
 impl TxBatch {
-    /// For up to `packets` packets per call, with up to `parts` parts in total.
+    /// Allocates headers for up to `packets` packets per call, with up to `parts` parts in total.
     pub(crate) fn new(packets: usize, parts: usize) -> Self {
         // SAFETY: all zeroes is a valid mmsghdr and a valid iovec.
         let (header, part) = unsafe { (zeroed::<libc::mmsghdr>(), zeroed::<libc::iovec>()) };
@@ -299,7 +299,7 @@ impl TxBatch {
     }
 }
 
-/// Packets to send with one system call; their bytes are borrowed until then.
+/// Packets to send with one system call. Their bytes are borrowed until then.
 pub(crate) struct Outgoing<'batch, 'bytes> {
     batch: &'batch mut TxBatch,
     packets: usize,
@@ -308,7 +308,7 @@ pub(crate) struct Outgoing<'batch, 'bytes> {
 }
 
 impl<'bytes> Outgoing<'_, 'bytes> {
-    /// Adds a packet (vnet header and frame) made of `parts`; `false` if the batch is full.
+    /// Adds a packet (vnet header and frame) that consists of `parts`. Returns `false` if the batch is full.
     pub(crate) fn add(&mut self, parts: impl Iterator<Item = &'bytes [u8]>) -> bool {
         let begin = self.parts;
         let Some(header) = self.batch.headers.get_mut(self.packets) else { return false };
@@ -326,7 +326,7 @@ impl<'bytes> Outgoing<'_, 'bytes> {
         true
     }
 
-    /// Sends the batch without blocking; returns the number of packets sent. An error is that of the first packet.
+    /// Sends the batch without blocking. Returns the number of packets sent; an error refers to the first packet.
     pub(crate) fn send(self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         if self.packets == 0 {
             return Ok(0);
@@ -345,12 +345,12 @@ impl<'bytes> Outgoing<'_, 'bytes> {
     }
 }
 
-/// Attaches a loaded classifier to the egress of an interface of this network namespace, in front of clsact; it is
-/// detached when the descriptor is closed. Linux 6.6 or newer.
+/// Attaches a loaded classifier to the egress of an interface of this network namespace, in front of clsact. Closing the descriptor
+/// detaches it. Needs Linux 6.6 or later.
 pub(crate) fn attach_tcx_egress(program: BorrowedFd<'_>, ifindex: u32) -> io::Result<OwnedFd> {
     const BPF_LINK_CREATE: libc::c_long = 28;
     const BPF_TCX_EGRESS: u32 = 47;
-    // The beginning of the kernel's union bpf_attr: program, interface, attach type, flags; no relative program.
+    // The first fields of the kernel's union bpf_attr: program, interface, attach type, flags; no relative program.
     let attributes: [u32; 12] =
         [program.as_raw_fd().cast_unsigned(), ifindex, BPF_TCX_EGRESS, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     // SAFETY: the kernel reads `size_of` bytes of attributes that live through the call, and no pointer in them.
@@ -370,13 +370,13 @@ pub(crate) fn attach_tcx_egress(program: BorrowedFd<'_>, ifindex: u32) -> io::Re
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// `struct tcp_info` of a TCP socket, in the length that this kernel has. The counters remain after the end of the connection,
-/// until the socket is closed.
+/// Returns `struct tcp_info` of a TCP socket, in this kernel's length. The counters remain available after the connection has ended, until
+/// the socket is closed.
 ///
 /// # Errors
-/// Not a TCP socket.
+/// The socket is not a TCP socket.
 pub fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
-    // More than any kernel has (280 bytes in 7.0).
+    // Larger than in any kernel (280 bytes in 7.0).
     let mut info = vec![0u8; 1024];
     let mut length = info.len() as libc::socklen_t;
     // SAFETY: both pointers are to values that live through the call, and `length` is the first one's size.
@@ -396,7 +396,7 @@ pub fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     Ok(info)
 }
 
-/// The cookie of a socket's network namespace: unlike its inode it is never reused.
+/// Returns the cookie of a socket's network namespace. Unlike an inode number, it is never reused.
 pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
     const SO_NETNS_COOKIE: libc::c_int = 71;
     let (mut cookie, mut bytes) = (0u64, size_of::<u64>() as libc::socklen_t);

@@ -1,9 +1,8 @@
-//! A [`Link`] over the userspace data path: the control side. It sets up the redirection, starts the packet loop, and
-//! controls it only with atomics and an eventfd.
+//! A [`Link`] that uses the userspace datapath: the control side. It sets up the redirection, starts the packet loop, and controls it only
+//! through atomics and an eventfd.
 //!
-//! On the egress of a routing node ([`UserLink::open`]), unicast IP packets pass through the link; ARP, other protocols,
-//! broadcast and multicast bypass it. Between two interfaces ([`bridge`]), every frame passes through. The interface's own
-//! qdisc is bypassed.
+//! On the egress of a routing node ([`UserLink::open`]), unicast IP packets pass through the link. ARP, other protocols, broadcast and
+//! multicast bypass it. Between two interfaces ([`bridge`]), every frame passes through. The interface's own qdisc is bypassed.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -34,26 +33,26 @@ pub use wire_form::{Bridge, bridge};
 /// Receive and send buffers of the packet sockets. Packets that do not fit are dropped and counted.
 const SOCKET_BYTES: i32 = 32 << 20;
 
-/// The receiving end.
+/// The receiving end of the packet loop.
 struct RxEnd {
     rx: OwnedFd,
     own_address: Option<[u8; 6]>,
 }
 
-/// The sending end.
+/// The sending end of the packet loop.
 struct TxEnd<'a> {
     dev: &'a str,
     ifindex: u32,
     mtu_bytes: u32,
 }
 
-/// Where the packet loop receives packets.
+/// The source of the packet loop's packets.
 enum PacketSource {
     /// Packets redirected from the egress of an interface.
     Redirected(Plumbing),
     /// Packets received on another interface.
     Bridged {
-        /// Its name.
+        /// The name of that interface.
         from: String,
     },
 }
@@ -66,7 +65,7 @@ pub struct UserLink {
     source: PacketSource,
     shared: Arc<Shared>,
     wake: Arc<OwnedFd>,
-    /// The receiving socket of the loop, for its drop counter.
+    /// The loop's receiving socket, for its drop counter.
     rx: OwnedFd,
     socket_drops: u64,
     loop_thread: Option<JoinHandle<()>>,
@@ -75,13 +74,11 @@ pub struct UserLink {
 }
 
 impl UserLink {
-    /// Shapes the egress of `dev` in the calling thread's network namespace. Needs `CAP_NET_ADMIN` and
-    /// `CAP_NET_RAW` there.
+    /// Shapes the egress of `dev` in the calling thread's network namespace. Needs `CAP_NET_ADMIN` and `CAP_NET_RAW` there.
     ///
     /// # Errors
-    /// [`ShaperError::Unsupported`] for classes, the queue `cake`, and interfaces that are not
-    /// Ethernet; [`ShaperError::Occupied`] if the interface has such a link or other filters already; errors of the
-    /// kernel.
+    /// [`ShaperError::Unsupported`] for classes, the queue `cake`, and interfaces that are not Ethernet; [`ShaperError::Occupied`] if the
+    /// interface already has such a link or other filters; errors of the kernel.
     pub fn open(config: &LinkConfig, dev: &str) -> Result<Self, ShaperError> {
         let mut plumbing = Plumbing::create(&config.name, dev)?;
         let rx_end = RxEnd {
@@ -96,7 +93,7 @@ impl UserLink {
         Ok(link)
     }
 
-    /// Starts the packet loop between two ends. The caller directs packets to `rx_end`.
+    /// Starts the packet loop between two ends. The caller then directs packets to `rx_end`.
     fn start(
         config: &LinkConfig,
         spec: LinkSpec,
@@ -131,7 +128,7 @@ impl UserLink {
     }
 
     fn wake_thread(&self) {
-        // Fails only on counter overflow, and then the loop is already awake.
+        // This fails only if the counter overflows, and then the loop is already awake.
         let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
     }
 
@@ -249,7 +246,7 @@ impl Link for UserLink {
         into.extend(self.shared.log.as_ref().map(|log| report::log_timing(log, row)));
     }
 
-    /// Packets inside the link are dropped.
+    /// Drops the packets that are still in the link.
     fn remove(&mut self) -> Result<(), ShaperError> {
         let PacketSource::Redirected(plumbing) = &mut self.source else {
             self.stop();
@@ -293,7 +290,7 @@ fn reading_socket(ifindex: u32) -> Result<OwnedFd, ShaperError> {
 fn sending_socket(ifindex: u32) -> Result<OwnedFd, ShaperError> {
     let socket = packet_socket(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)?;
     let fd = socket.as_fd();
-    // This also prevents that packets are redirected again.
+    // This also prevents packets from being redirected again.
     sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)
         .map_err(system("enable PACKET_QDISC_BYPASS"))?;
     sys::bind_packet(fd, ifindex, 0).map_err(system("bind a packet socket"))?;

@@ -1,16 +1,16 @@
-//! A link on virtual time, without I/O: the same model as a userspace link, for the simulator.
+//! A link on virtual time, without I/O: the model of a userspace link, for the simulator.
 //!
-//! Times are nanoseconds on the owner's clock, which never goes back. At a time `t` the owner calls, in this order:
+//! Times are nanoseconds of the owner's clock, which never goes back. At each time `t`, the owner calls, in this order:
 //!
 //! 1. the `set_` functions, for changes from `t` on;
 //! 2. [`VirtualLink::arrive`] for each packet that arrives at `t`;
 //! 3. [`VirtualLink::advance`] to `t`, then [`VirtualLink::pop`] until it returns `None`;
-//! 4. [`VirtualLink::next_event_ns`], which any of the calls above may have changed, also to an earlier time.
+//! 4. [`VirtualLink::next_event_ns`], whose result any of the calls above may change, even to an earlier time.
 //!
-//! Further packets that arrive at `t` may follow then, without another result; steps 3 and 4 follow again.
+//! More packets may then arrive at `t`, with the same result. Steps 3 and 4 follow again.
 //!
-//! How often `advance` is called does not change the result, as long as it is called by `next_event_ns`. After the buffers
-//! have grown to the size that the traffic needs, no call per packet allocates.
+//! As long as `advance` is called by `next_event_ns`, calling it more often does not change the result. After the buffers have grown to the
+//! size that the traffic needs, no per-packet call allocates.
 
 use std::sync::Arc;
 
@@ -35,11 +35,11 @@ pub use crate::datapath::tcp_header::TcpHeader;
 /// Frames may have one VLAN tag.
 const VLAN_TAG_BYTES: u32 = 4;
 
-/// The owner's data of a packet.
+/// The data that the owner attaches to a packet.
 pub trait Payload: Clone {
-    /// One bit behind the IP header is flipped.
+    /// Records that the link flipped one bit behind the IP header.
     fn corrupt(&mut self);
-    /// The IP header has this ECN field from now on.
+    /// Sets the ECN field of the IP header.
     fn set_ecn(&mut self, ecn: Ecn);
 }
 
@@ -52,8 +52,7 @@ pub struct Header {
     pub class: u8,
     /// The IP header's ECN field.
     pub ecn: Ecn,
-    /// The TCP header, if [`VirtualLink::reads_tcp`]. Those of a direction of a connection without pure acknowledgements may be left
-    /// out.
+    /// The TCP header, if [`VirtualLink::reads_tcp`]. May be omitted for a direction of a connection without pure acknowledgements.
     pub tcp: Option<TcpHeader>,
 }
 
@@ -62,9 +61,9 @@ pub struct Header {
 pub struct Departure<P> {
     /// When its last bit left the line.
     pub at_ns: u64,
-    /// As it arrived or, if corrupted or with another ECN field, changed by [`Payload::corrupt`] and [`Payload::set_ecn`].
+    /// The payload as it arrived, or as [`Payload::corrupt`] and [`Payload::set_ecn`] changed it.
     pub payload: P,
-    /// The link has set CE. The owner changes the payload's ECN field.
+    /// Whether the link has set CE. The owner must change the payload's ECN field.
     pub marked: bool,
 }
 
@@ -73,14 +72,13 @@ pub struct Departure<P> {
 pub struct Counts {
     /// Passed to [`VirtualLink::arrive`].
     pub arrived: u64,
-    /// Copies made, including those that found no memory.
+    /// Copies made, including those for which there was no memory.
     pub duplicated: u64,
     /// Dropped by random loss.
     pub lost: u64,
-    /// Dropped by the queue, the policer or the filter of acknowledgements, because the link's memory was full, or because they
-    /// were larger than the MTU.
+    /// Dropped by the queue, the policer or the ACK filter, because the link's memory was full, or because they were larger than the MTU.
     pub dropped: u64,
-    /// In the delay, held back, in the queue, on the line, or waiting for [`VirtualLink::pop`].
+    /// Packets in the delay, held back, in the queue, on the line, or waiting for [`VirtualLink::pop`].
     pub inside: u64,
     /// Returned by [`VirtualLink::pop`].
     pub departed: u64,
@@ -100,7 +98,7 @@ impl<P: Clone> Store<P> {
         self.free.is_empty() && self.payloads.len() >= self.limit
     }
 
-    /// Takes a slot; `None` when all are in use.
+    /// Takes a slot. Returns `None` when all are in use.
     #[inline]
     fn insert(&mut self, payload: P) -> Option<u32> {
         if let Some(slot) = self.free.pop() {
@@ -114,7 +112,7 @@ impl<P: Clone> Store<P> {
         Some(self.payloads.len() as u32 - 1)
     }
 
-    /// Copies a payload to another slot, which is returned; `None` when all are in use.
+    /// Copies a payload to another slot and returns that. Returns `None` when all are in use.
     fn copy(&mut self, slot: u32) -> Option<u32> {
         let payload = self.payloads[slot as usize].clone()?;
         self.insert(payload)
@@ -126,7 +124,7 @@ impl<P: Clone> Store<P> {
         self.payloads[slot as usize].take()
     }
 
-    /// Drops the payloads of slots that were freed since there were `before` free ones.
+    /// Drops the payloads of the slots that have been freed since there were `before` free slots.
     #[inline]
     fn drop_freed(&mut self, before: usize) {
         for &slot in &self.free[before..] {
@@ -152,19 +150,19 @@ pub struct VirtualLink<P> {
     max_frame_bytes: u32,
     arrived: u64,
     duplicated: u64,
-    /// What the model does not count.
+    /// Counts what the model does not count.
     counters: Counters,
     recorder: Recorder,
     played: Option<PlayedRows>,
 }
 
 impl<P: Payload> VirtualLink<P> {
-    /// An empty link that is created at `at_ns`, when the timers of its queues start. `mtu_bytes` is the interface's MTU:
-    /// frames may have an Ethernet header with a VLAN tag in addition.
+    /// Creates an empty link at `at_ns`, when the timers of its queues start. `mtu_bytes` is the interface's MTU; frames may also have an
+    /// Ethernet header with a VLAN tag.
     ///
     /// # Errors
-    /// As a userspace link's: [`ShaperError::Unsupported`] for the queue `cake`, for values of a queue that it does not
-    /// support, and for classes without a rate.
+    /// The same as for a userspace link: [`ShaperError::Unsupported`] for the queue `cake`, for unsupported values of a queue, and for
+    /// classes without a rate.
     pub fn new(config: &LinkConfig, mtu_bytes: u32, at_ns: u64) -> Result<Self, ShaperError> {
         let spec = spec::spec_of(config)?;
         let slot_bytes = datapath::slot_bytes(mtu_bytes);
@@ -189,23 +187,23 @@ impl<P: Payload> VirtualLink<P> {
         Ok(link)
     }
 
-    /// The trial begins at `at_ns`, now or in the future. The trace begins then or, with `start = "first-packet"`, when the
-    /// first packet arrives then or later. No effect on a link without a trace.
+    /// Begins the trial at `at_ns`, now or in the future. The trace begins then or, with `start = "first-packet"`, when the first packet
+    /// arrives at that time or later. No effect on a link without a trace.
     pub fn begin(&mut self, at_ns: u64) {
         self.model.begin(at_ns);
     }
 
-    /// Whether the link uses any field of [`Header`]. If not, the default has the same result.
+    /// Returns whether the link uses any field of [`Header`]. If not, the default header gives the same result.
     pub fn reads_headers(&self) -> bool {
         self.spec.classifies() || self.recorder.is_logging()
     }
 
-    /// Whether the link uses [`Header::tcp`].
+    /// Returns whether the link uses [`Header::tcp`].
     pub fn reads_tcp(&self) -> bool {
         self.model.reads_tcp()
     }
 
-    /// Classifies an Ethernet frame as a userspace link does; its headers to the ports suffice.
+    /// Classifies an Ethernet frame as a userspace link does. The headers up to the ports are sufficient.
     pub fn classify(&self, frame: &[u8]) -> Header {
         Header {
             flow: header::flow(frame),
@@ -215,8 +213,8 @@ impl<P: Payload> VirtualLink<P> {
         }
     }
 
-    /// A frame arrives. `frame_bytes`: IP packet and Ethernet header, without padding, preamble and checksum. The link
-    /// delivers it by [`VirtualLink::pop`], also twice, or drops it with its payload.
+    /// Lets a frame arrive. `frame_bytes`: IP packet and Ethernet header, without padding, preamble and checksum. The link either delivers
+    /// the frame through [`VirtualLink::pop`], possibly twice, or drops it with its payload.
     pub fn arrive(&mut self, at_ns: u64, header: Header, frame_bytes: u32, payload: P) {
         self.arrived += 1;
         let Header { flow, class, ecn, tcp } = header;
@@ -263,7 +261,7 @@ impl<P: Payload> VirtualLink<P> {
         }
     }
 
-    /// Makes the copy of a packet whose delay ends at `due_ns`.
+    /// Creates the copy of a packet. The copy's delay ends at `due_ns`.
     fn duplicate(&mut self, original: &Packet, tcp: Option<TcpHeader>, due_ns: u64) {
         self.duplicated += 1;
         match self.store.copy(original.slot) {
@@ -281,8 +279,8 @@ impl<P: Payload> VirtualLink<P> {
         self.recorder.dropped(packet, Fate::Overmemory);
     }
 
-    /// When [`VirtualLink::advance`] and [`VirtualLink::pop`] are to be called next, if no packet arrives and nothing is set
-    /// before: no packet leaves the link earlier. `u64::MAX`: never.
+    /// Returns when [`VirtualLink::advance`] and [`VirtualLink::pop`] must be called next if no packet arrives and nothing is set before:
+    /// no packet leaves the link earlier. `u64::MAX`: never.
     pub fn next_event_ns(&self) -> u64 {
         match self.model.peek_departed(0) {
             Some(packet) => packet.at_ns,
@@ -297,14 +295,14 @@ impl<P: Payload> VirtualLink<P> {
         self.settle(before);
     }
 
-    /// Follows up on an advance of the model, before which there were `before` free slots.
+    /// Completes an advance of the model, before which there were `before` free slots.
     fn settle(&mut self, before: usize) {
         self.store.drop_freed(before);
-        // The same is in each departed packet.
+        // Each departed packet has the same information.
         while self.model.next_marked().is_some() {}
     }
 
-    /// The next packet that has left the line, in the order of time.
+    /// Returns the next packet that has left the line, in order of time.
     pub fn pop(&mut self) -> Option<Departure<P>> {
         let packet = self.model.pop_departed()?;
         if self.recorder.is_logging() {
@@ -316,8 +314,8 @@ impl<P: Payload> VirtualLink<P> {
         Some(Departure { at_ns: packet.at_ns, payload, marked: packet.marked })
     }
 
-    /// Changes the rate from `at_ns` on, for queued packets and the rest of the packet on the line too. The rates of the
-    /// classes change in proportion. Packets may depart by this, as by [`VirtualLink::advance`].
+    /// Changes the rate from `at_ns` on, for queued packets and for the rest of the packet on the line, too. The rates of the classes
+    /// change in proportion. Like [`VirtualLink::advance`], this may make packets depart.
     ///
     /// # Errors
     /// [`ShaperError::Unsupported`] for a link with a trace.
@@ -332,8 +330,8 @@ impl<P: Payload> VirtualLink<P> {
         Ok(())
     }
 
-    /// Changes the parameters of the link's own queue from `at_ns` on, to those of this index of
-    /// [`LinkConfig::changed_queues`]; another index changes nothing. Packets beyond a lower limit are dropped.
+    /// Changes the parameters of the link's own queue from `at_ns` on, to entry `number` of [`LinkConfig::changed_queues`]. A `number` out
+    /// of range changes nothing. Packets beyond a lower limit are dropped.
     pub fn set_queue(&mut self, at_ns: u64, number: usize) {
         let Some(params) = self.spec.changed_queues.get(number) else { return };
         let before = self.store.free.len();
@@ -353,13 +351,13 @@ impl<P: Payload> VirtualLink<P> {
         self.model.set_loss(loss.get());
     }
 
-    /// The rate at the time of the last [`VirtualLink::advance`]; `None`: unlimited. For a trace of delivery opportunities,
-    /// its mean.
+    /// Returns the rate at the time of the last [`VirtualLink::advance`]; `None`: unlimited. For a trace of delivery opportunities, this is
+    /// its mean rate.
     pub fn rate(&self) -> Option<Rate> {
         self.model.rate_bps().map(Rate::from_bits_per_sec)
     }
 
-    /// Packets so far.
+    /// Returns the packet counts so far.
     pub fn counts(&self) -> Counts {
         let model = self.model.counts();
         Counts {
@@ -376,13 +374,13 @@ impl<P: Payload> VirtualLink<P> {
         }
     }
 
-    /// Kind and parameters, as a userspace link has them in [`wire::LinkState::qdiscs`].
+    /// Returns kind and parameters as a userspace link reports them in [`wire::LinkState::qdiscs`].
     pub fn describe(&self) -> String {
         format!("userspace {}", self.spec.describe())
     }
 
-    /// The row of the table `qdisc_samples` at `at_ns`, to which the link must have been advanced. `names`: of the link and
-    /// of its interface. Sent are packets that [`VirtualLink::pop`] has returned.
+    /// Returns the row of the table `qdisc_samples` at `at_ns`, to which the link must have been advanced. `names`: of the link and its
+    /// interface. Packets that [`VirtualLink::pop`] has returned count as sent.
     pub fn sample(&self, at_ns: u64, names: (&str, &str)) -> wire::QdiscSample {
         let mut now = self.counters;
         now.take_over(&self.model);
@@ -390,8 +388,7 @@ impl<P: Payload> VirtualLink<P> {
         report::qdisc_sample(&self.spec, &now, 0, at_ns, names)
     }
 
-    /// Appends the rows of the table `link_changes` for the steps of the trace until `now_ns` since the last call, at most
-    /// 100 000.
+    /// Appends at most 100 000 rows of the table `link_changes`, for the steps of the trace since the last call and until `now_ns`.
     pub fn changes(&mut self, now_ns: u64, names: (&str, &str), into: &mut Vec<wire::LinkChange>) {
         let Some(played) = &mut self.played else { return };
         if let Some(began_ns) = self.model.trace_began_ns() {
@@ -400,15 +397,15 @@ impl<P: Payload> VirtualLink<P> {
         played.rows(now_ns, names, into);
     }
 
-    /// Appends the rows of the table `link_packets` since the last call; none without `packet_log`. Rows wait in a buffer of
-    /// 131 072; those beyond it and beyond the plan's limit are counted in [`VirtualLink::timing`].
+    /// Appends the rows of the table `link_packets` since the last call; none without `packet_log`. A buffer holds 131 072 rows. Rows that
+    /// exceed the buffer or the plan's limit are counted in [`VirtualLink::timing`].
     pub fn packets(&mut self, (link, iface): (&str, &str), into: &mut Vec<wire::LinkPacket>) {
         let rows = std::iter::from_fn(|| self.recorder.log()?.read());
         into.extend(rows.map(|row| report::packet(link, iface, &row)));
     }
 
-    /// Appends the rows of the table `link_timing`: steps of the trace (those that [`VirtualLink::changes`] returned),
-    /// packets, none of which is late, and the packet log.
+    /// Appends the rows of the table `link_timing`: the steps of the trace that [`VirtualLink::changes`] returned; packets, none of which
+    /// is late; and the packet log.
     pub fn timing(
         &self,
         at_ns: u64,

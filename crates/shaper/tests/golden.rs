@@ -1,6 +1,6 @@
-//! Our requests against those of the real `tc`, captured by `golden/capture.sh`. dualpi2 is derived from
-//! the kernel's headers, for no released `tc` that we could capture from knew it; the lab's kernel (7.3) accepts it and
-//! marks by it, as all others (`tests/lab/judge.rs`).
+//! Compares our requests with those of the real `tc`, captured by `golden/capture.sh`. dualpi2 is derived from the kernel's headers,
+//! because no released `tc` that we could capture from supported it. The lab's kernel (7.3) accepts it and marks like all others
+//! (`tests/lab/judge.rs`).
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -16,12 +16,12 @@ use ccbench_shaper::{queue_qdisc, with_ack_filter};
 
 const IFINDEX: u32 = 3;
 const LEAF: u32 = 0x1_0010;
-/// Rate tables, which `tc` sends and no kernel since 3.8 reads for Ethernet: `TCA_HTB_CTAB`, `TCA_HTB_RTAB`.
+/// Rate tables: `TCA_HTB_CTAB`, `TCA_HTB_RTAB`. `tc` sends them, but no kernel since 3.8 reads them for Ethernet.
 const HTB_TABLES: &[u16] = &[3, 4];
 /// `TCA_TBF_RTAB`.
 const TBF_TABLES: &[u16] = &[2];
 
-/// Reads a golden file; time and interface are set to what our requests have.
+/// Reads a golden file. Sets time and interface to those of our requests.
 fn golden(name: &str) -> Vec<u8> {
     let path = format!("{}/tests/golden/{name}.hex", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
@@ -35,7 +35,7 @@ fn golden(name: &str) -> Vec<u8> {
     bytes
 }
 
-/// The same message without these attributes of its options.
+/// Returns the message without these attributes of its options.
 fn without(message: &[u8], kinds: &[u16]) -> Vec<u8> {
     let fixed = HEADER_BYTES + TCMSG_BYTES;
     let mut rebuilt = Message::attributes().raw(&message[..fixed]);
@@ -97,7 +97,7 @@ fn htb_is_what_tc_sends() {
     let fast = class(40_000, 40_000, 1_250_000, 1_250_000, 60_000);
     same(&add(fast, 0x1_0010, root), "htb_class_fast", HTB_TABLES);
     let ranked = htb::Class { priority: 3, overhead_bytes: 24, ..class(20, 100, 1600, 3200, 1514) };
-    // With an overhead `tc` computes the buffers from its rate tables, which no kernel since 3.8 reads.
+    // With an overhead, `tc` computes the buffers from its rate tables, which no kernel since 3.8 reads.
     let ours = add(ranked, 0x1_0011, 0x1_0001);
     let mut theirs = without(&golden("htb_class_prio"), HTB_TABLES);
     let buffers = HEADER_BYTES + TCMSG_BYTES + 8 + 4 + 4 + 24;
@@ -128,7 +128,7 @@ fn tbf_is_what_tc_sends() {
 
 #[test]
 fn a_fast_tbf_differs_from_tc_only_in_the_buffer_that_the_kernel_ignores() {
-    // tc 6.1 computes the buffer from the 32-bit rate; the kernel takes the burst in bytes over it.
+    // tc 6.1 computes the buffer from the 32-bit rate. Over that limit, the kernel takes the burst in bytes.
     let ours = tbf_of(40_000, 1_250_000).encode().add(IFINDEX, 0x1_0000, ROOT);
     let mut theirs = without(&golden("tbf_fast"), TBF_TABLES);
     let buffer = HEADER_BYTES + TCMSG_BYTES + 8 + 4 + 4 + 28;
@@ -185,7 +185,7 @@ fn impairments_are_what_tc_sends() {
         ..Link::default()
     };
     same(&sent(damage), "netem_damage", &[]);
-    // Order is kept by a rate; tc's largest is 8 times ours.
+    // A rate keeps the order. The largest rate of tc is 8 times ours.
     let mut ordered = sent(jitter(Distribution::Uniform, None, false));
     let rate64 = HEADER_BYTES + TCMSG_BYTES + 12 + 4 + 24 + 4;
     ordered[rate64..rate64 + 8].copy_from_slice(&1_000_000_000_000_u64.to_ne_bytes());
@@ -333,7 +333,7 @@ fn policer_is_what_tc_sends_but_for_the_largest_packet_and_the_rate_table() {
     let policer = Policer { rate: mbit(10), burst: Bytes::new(100_000) };
     let ours = Police { policer, overhead_bytes: 24 }.add(IFINDEX, 0x1_0000, 0x1_0001);
     let mut theirs = golden("u32_police");
-    // Behind the kind, the class and the headers of the action, its options and its parameters.
+    // The parameters follow the kind, the class, and the headers of the action, its options and its parameters.
     let parms = HEADER_BYTES + TCMSG_BYTES + 8 + 4 + 8 + 4 + 4 + 12 + 4 + 4;
     let (largest, table) = (parms + 16, parms + 56 + 4);
     theirs[largest..largest + 4].copy_from_slice(&ours[largest..largest + 4]);

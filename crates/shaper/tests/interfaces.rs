@@ -1,5 +1,4 @@
-//! Offloads and routes in network namespaces of their own. These tests need root, iproute2 and ethtool;
-//! without them they fail.
+//! Tests offloads and routes in network namespaces. These tests need root, iproute2 and ethtool; without them they fail.
 
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
@@ -17,7 +16,7 @@ fn run(line: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Runs `body` on a thread with its own network namespace, which ends with it, and a veth pair `a0`, `a1`.
+/// Runs `body` on a thread with its own network namespace, which has a veth pair `a0`, `a1` and ends with the thread.
 fn in_netns(body: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(move || {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
@@ -30,7 +29,7 @@ fn in_netns(body: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Names of the interfaces beneath one in this kernel.
+/// Returns the names of the interfaces beneath one in this kernel.
 fn beneath(dev: &str) -> Vec<String> {
     stack::beneath(dev, &stack::interfaces().unwrap()).into_iter().collect()
 }
@@ -64,7 +63,7 @@ fn interfaces_beneath_others_are_found() {
     });
 }
 
-/// State of a feature in `ethtool -k`.
+/// Returns the state of a feature in `ethtool -k`.
 fn feature(dev: &str, name: &str) -> String {
     let all = run(&format!("ethtool -k {dev}"));
     let line = all.lines().find(|line| line.trim().starts_with(&format!("{name}:")));

@@ -1,5 +1,5 @@
-//! Kernel links in network namespaces of their own. These tests need root, iproute2, and a kernel with htb,
-//! tbf, u32 and veth; without them they fail.
+//! Tests kernel links in network namespaces. These tests need root, iproute2, and a kernel with htb, tbf, u32 and veth; without them they
+//! fail.
 
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
@@ -16,7 +16,7 @@ use ccbench_shaper::netlink::{self, Socket};
 use ccbench_shaper::saved::{self, SavedRoot};
 use ccbench_shaper::{Link, ShaperError, probe};
 
-/// Runs `body` on a thread with its own network namespace, which ends with it, and a veth pair `a0`, `a1`.
+/// Runs `body` on a thread with its own network namespace, which has a veth pair `a0`, `a1` and ends with the thread.
 fn in_netns<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = std::thread::spawn(move || {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
@@ -164,7 +164,7 @@ fn htb_over_pfifo_and_tbf_read_back() {
         link.set_rate(mbit(50)).unwrap();
         let shown = tc("qdisc show dev a0");
         assert!(shown.contains("tbf 1: root refcnt") && shown.contains("rate 50Mbit"), "{shown}");
-        // A change of the token bucket must leave the queue's limit alone.
+        // A change of the token bucket must not change the queue's limit.
         assert!(shown.contains("qdisc pfifo 10: parent 1:1 limit 40p"), "{shown}");
         let mut rows = Vec::new();
         link.counters(1, &mut rows).unwrap();
@@ -180,7 +180,7 @@ fn htb_over_pfifo_and_tbf_read_back() {
     });
 }
 
-/// Counters once the queues are empty. While a packet leaves, its qdisc may count it twice or not at all.
+/// Returns the counters once the queues are empty. While a packet leaves, its qdisc may count it twice or not at all.
 fn counters_when_idle(link: &mut KernelLink) -> Vec<wire::QdiscSample> {
     for _ in 0..4000 {
         let mut rows = Vec::new();
@@ -239,7 +239,7 @@ fn restores_user_qdiscs_also_from_another_process() {
             let record = serde_json::to_string(&saved::snapshot(dev).unwrap()).unwrap();
             let link = KernelLink::open(&config, dev, BackendReason::configured()).unwrap();
             assert_eq!(serde_json::to_string(link.saved()).unwrap(), record);
-            // As after SIGKILL: no destructor runs, another process reads the record.
+            // As after SIGKILL: no destructor runs, and another process reads the record.
             std::mem::forget(link);
             let saved: SavedRoot = serde_json::from_str(&record).unwrap();
             saved::restore(dev, &saved).unwrap();
@@ -342,7 +342,7 @@ fn auto_prefers_the_kernel_and_reports_the_reason() {
 fn policer_drops_what_exceeds_its_bucket_or_is_missing() {
     in_netns(|| {
         let mut config = link(Some(mbit(100)), bfifo(90_000));
-        // A packet of 1000 bytes in ten seconds, and a bucket of ten.
+        // One packet of 1000 bytes per ten seconds, and a bucket of ten packets.
         let rate = Rate::from_bits_per_sec(800);
         config.plan.policer = Some(plan::Policer { rate, burst: Bytes::new(10_000) });
         let mut link = match KernelLink::open(&config, "a0", BackendReason::configured()) {
@@ -364,7 +364,7 @@ fn policer_drops_what_exceeds_its_bucket_or_is_missing() {
     });
 }
 
-/// One of each kind of queue, with every parameter that a plan can give.
+/// Returns one queue of each kind, with every parameter that a plan can set.
 fn queues() -> Vec<Queue> {
     let (ms, bytes) = (Micros::from_millis, Bytes::new);
     let packets = |packets| Limit::Packets(Packets::new(packets));
@@ -446,7 +446,7 @@ fn works(config: &LinkConfig) {
         let qdiscs: Vec<_> = rows.iter().filter(|row| !row.kind.ends_with("class")).collect();
         assert_eq!(qdiscs.len(), needs.len());
         let root = qdiscs.iter().find(|row| row.parent == "root").unwrap();
-        // Loss is random: packets dropped by netem count too.
+        // Loss is random, so packets dropped by netem count, too.
         root.sent_pkts + root.qlen_pkts + root.drops_pkts >= 5
     });
     link.remove().unwrap();

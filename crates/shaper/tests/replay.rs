@@ -1,7 +1,6 @@
-//! Trace replay on both backends with real traffic in network namespaces: throughput follows the trace. Needs root,
-//! iproute2 and a kernel with htb, clsact, u32, mirred and veth. Real traces are read from the directory CCBENCH_TRACES:
-//! the first CCBENCH_TRACE_SECONDS of each (default: all), rates divided by CCBENCH_TRACE_SCALE for slow machines, and
-//! only those whose path contains CCBENCH_TRACE_ONLY.
+//! Tests trace replay on both backends with real traffic in network namespaces: throughput must follow the trace. Needs root, iproute2 and
+//! a kernel with htb, clsact, u32, mirred and veth. Reads real traces from the directory CCBENCH_TRACES: the first CCBENCH_TRACE_SECONDS of
+//! each (default: all), with rates divided by CCBENCH_TRACE_SCALE for slow machines, and only those whose path contains CCBENCH_TRACE_ONLY.
 #![allow(clippy::disallowed_methods, reason = "a test measures real time")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -61,13 +60,13 @@ fn charged(link: &mut dyn Link) -> u64 {
     rows.iter().find(|row| matches!(row.kind.as_str(), "htb" | "userspace")).unwrap().sent_bytes
 }
 
-/// Sends full frames faster than the link, so that its queue is never empty.
+/// Sends full frames faster than the link does, so that its queue is never empty.
 fn flood(going: &AtomicBool, bps: u64) {
     const PAYLOAD: usize = 1472;
     const FRAMES: usize = 40;
     let socket = UdpSocket::bind((SRC, 0)).unwrap();
     socket.connect((DST, 5000)).unwrap();
-    // The kernel segments them.
+    // The kernel segments the super-packets.
     setsockopt(&socket, UdpGsoSegment, &(PAYLOAD as i32)).unwrap();
     let block = vec![0; PAYLOAD * FRAMES];
     let start_ns = monotonic_ns();
@@ -82,32 +81,32 @@ fn flood(going: &AtomicBool, bps: u64) {
     }
 }
 
-/// Steps of a trace that a link has applied, or replaced by the next one because they were late.
+/// Returns the steps of a trace that a link has applied, or skipped because they were late and the next one was due.
 fn handled_steps(timing: &[LinkTiming]) -> u64 {
     let steps = timing.iter().filter(|row| row.what() == TimingKind::Steps);
     steps.map(|row| row.count + row.missed).sum()
 }
 
-/// Overloads the link for `seconds` of its trace and compares; `steps` are due in this time.
+/// Overloads the link for `seconds` of its trace and compares throughput with it; `steps` are due in this time.
 fn play(config: LinkConfig, seconds: f64, window_s: f64, steps: u64) -> Outcome {
     let lab = Lab::alone();
     let replay = config.trace.clone().unwrap();
     let mut link = lab.router.run(move || ccbench_shaper::open(&config, "r1").unwrap());
-    // Not read: datagrams beyond the socket buffer are dropped without a reply.
+    // Nobody reads this socket: datagrams that its buffer cannot hold are dropped without a reply.
     let sink = lab.dst.run(|| UdpSocket::bind((DST, 5000)).unwrap());
     let stop = Arc::new(AtomicBool::new(false));
     let going = Arc::clone(&stop);
     let most_bps = replay.trace.summary().max_rate.unwrap().bits_per_sec();
     let sent = lab.src.start(move || flood(&going, most_bps + most_bps / 5 + 2_000_000));
     let watch = CpuWatch::start();
-    // The queue fills at the first row.
+    // The queue fills during the first row.
     std::thread::sleep(Duration::from_millis(300));
     let sample = |link: &mut dyn Link| {
         let before_ns = monotonic_ns();
         let bytes = charged(link);
         (before_ns.midpoint(monotonic_ns()), bytes as f64)
     };
-    // There is a sample before the beginning and one after the end, however late this thread is.
+    // There is a sample before the beginning and one after the end, however late this thread runs.
     let mut samples = vec![sample(&mut *link)];
     let begin_ns = monotonic_ns() + 50_000_000;
     link.begin(begin_ns).unwrap();
@@ -118,7 +117,7 @@ fn play(config: LinkConfig, seconds: f64, window_s: f64, steps: u64) -> Outcome 
         link.changes(&mut changes);
         std::thread::sleep(Duration::from_millis(4));
     }
-    // The thread of a kernel link that has no CPU applies the last of them later.
+    // If the thread of a kernel link gets no CPU, it applies the last steps later.
     let limit_ns = monotonic_ns() + WAIT_LIMIT.as_nanos() as u64;
     loop {
         timing.clear();
@@ -158,7 +157,7 @@ fn play(config: LinkConfig, seconds: f64, window_s: f64, steps: u64) -> Outcome 
     }
 }
 
-/// Capacity of a trace in an interval, bytes.
+/// Returns the capacity of a trace in an interval, bytes.
 fn capacity(replay: &Replay, begin_ns: u64, from_ns: u64, to_ns: u64) -> f64 {
     let Some(mut cursor) = Cursor::new(replay, begin_ns) else {
         let Trace::Opportunities(all) = &*replay.trace else { unreachable!() };
@@ -186,11 +185,11 @@ fn correlation(one: &[f64], other: &[f64]) -> f64 {
     both / (square(one, m) * square(other, n)).sqrt()
 }
 
-/// Three seconds from 6 to 40 Mbit/s.
+/// Three seconds at 6 to 40 Mbit/s.
 const SHORT: &str =
     "20,0.3\n40,0.2\n6,0.4\n30,0.05\n12,0.25\n36,0.3\n8,0.1\n24,0.4\n16,0.5\n40,0.5\n";
 
-/// Of four seconds: ten, and those at 3, 3.3, 3.5 and 3.9 s.
+/// Steps in four seconds: ten, and those at 3, 3.3, 3.5 and 3.9 s.
 const SHORT_STEPS: u64 = 14;
 
 fn short() -> Trace {
@@ -200,7 +199,7 @@ fn short() -> Trace {
 #[test]
 fn userspace_link_follows_a_trace_and_reports_its_rows() {
     let outcome = play(config(short(), OnEnd::Loop, Backend::Userspace), 4.0, 0.25, SHORT_STEPS);
-    // They are computed from the trace, so none is missing.
+    // These rows are computed from the trace, so none is missing.
     assert!(outcome.changes.len() as u64 >= SHORT_STEPS, "{outcome:?}");
     assert!(
         outcome.changes.iter().all(|row| row.requested_at_ns == row.applied_at_ns && row.rc == 0)
@@ -224,11 +223,11 @@ fn kernel_link_follows_a_trace_and_reports_every_step() {
         outcome.changes.iter().all(|row| row.applied_at_ns >= row.requested_at_ns && row.rc == 0)
     );
     let steps = outcome.timing.iter().find(|row| row.what() == TimingKind::Steps).unwrap();
-    // A step whose thread has no CPU until the next one is due is counted instead.
+    // If the thread gets no CPU until the next step is due, the step counts as missed.
     assert!(steps.count + steps.missed >= SHORT_STEPS, "{outcome:?}");
     assert!(outcome.changes.len() as u64 >= steps.count, "{outcome:?}");
     assert!(steps.p50_us <= steps.p99_us && steps.p99_us <= steps.max_us, "{steps:?}");
-    // As above; a step of the kernel link may wait for a thread without real-time priority.
+    // As above. A step of the kernel link may wait for a thread without real-time priority.
     outcome.cpu.check(Duration::from_millis(40), || {
         assert_eq!(steps.missed, 0, "{outcome:?}");
         assert!(outcome.mean_error < 0.08 && outcome.correlation > 0.98, "{outcome:?}");
@@ -306,7 +305,7 @@ fn both_backends_follow_real_traces() {
         let seconds = (trace.length_ns() as f64 / 1e9).min(most).floor();
         for backend in [Backend::Userspace, Backend::Kernel] {
             let trace = match (backend, &trace) {
-                // Qdiscs support only rates: convert to rates per 100 ms.
+                // Qdiscs support only rates, so convert to rates per 100 ms.
                 (Backend::Kernel, Trace::Opportunities(_)) => {
                     let text = trace::write(&trace, Format::Timed).unwrap();
                     trace::parse_as(file, text.as_bytes(), Format::Timed).unwrap()
@@ -336,7 +335,7 @@ fn both_backends_follow_real_traces() {
     assert!(failed.is_empty(), "{failed:?}");
 }
 
-/// The trace with its rates divided by `divisor`.
+/// Returns the trace with its rates divided by `divisor`.
 fn scaled(trace: Trace, divisor: u64) -> Trace {
     let Trace::Steps(mut steps) = trace else { return trace };
     for step in &mut steps.steps {

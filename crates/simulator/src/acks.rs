@@ -1,5 +1,5 @@
-//! Rows of the tables `acks` and `tcp_events`, at the instants at which the eBPF programs of real runs write them
-//! (`crates/collector/bpf/acks.bpf.c`): of a sender after `tcp_ack()`, of a receiver before it processes a segment (`tcp_probe`).
+//! Writes the rows of the tables `acks` and `tcp_events` when the eBPF programs of real runs write them
+//! (`crates/collector/bpf/acks.bpf.c`): for a sender after `tcp_ack()`, for a receiver before it processes a segment (`tcp_probe`).
 
 use std::collections::BTreeMap;
 
@@ -12,18 +12,18 @@ use crate::connection::Connection;
 use crate::rows::{Rows, fill_receiver, fill_sender};
 use crate::tcp::{TCP_INFINITE_SSTHRESH, TCP_INIT_CWND};
 
-/// Rows of a socket in one message: enough to make the cost of its other fields negligible.
+/// Rows of a socket in one message: enough to make the cost of the message's other fields negligible.
 const BATCH_ROWS: usize = 128;
 /// Minimum time between two rows of a receiver, except in the mode that sets an interval.
 const RECEIVER_MIN_INTERVAL_NS: u64 = 10_000_000;
 
-/// Both ends of a connection.
+/// The rows of both ends of a connection.
 pub struct AckRows {
     sender: SocketRows,
     receiver: SocketRows,
     /// `delivered_ce` at the last acknowledgement.
     delivered_ce: u32,
-    /// What the mode `on-change` compares, at the last acknowledgement.
+    /// The values that the mode `on-change` compares, at the last acknowledgement.
     compared: Option<[u32; 7]>,
 }
 
@@ -38,7 +38,7 @@ impl AckRows {
         }
     }
 
-    /// The handshake has ended. `tcp_ack()` processes the acknowledgement of a sender's SYN or SYN-ACK, too.
+    /// Records that the handshake has ended. `tcp_ack()` also processes the acknowledgement of a sender's SYN or SYN-ACK.
     pub fn established(&mut self, now_ns: u64, connection: &mut Connection, rows: &mut Rows<'_>) {
         let Some(sender) = connection.sender().filter(|_| !self.sender.mode.is_off()) else {
             return;
@@ -48,7 +48,7 @@ impl AckRows {
         self.on_ack(now_ns, connection, rows);
     }
 
-    /// The sender has processed an acknowledgement, and not sent yet what it permits.
+    /// Records that the sender has processed an acknowledgement. It has not sent yet what the acknowledgement permits.
     pub fn on_ack(&mut self, now_ns: u64, connection: &mut Connection, rows: &mut Rows<'_>) {
         if self.sender.mode.is_off() {
             return;
@@ -79,7 +79,7 @@ impl AckRows {
         if !self.sender.is_due(now_ns) || fill_sender(now_ns, connection, &mut row).is_none() {
             return;
         }
-        // A column has a value in every row: the kernel's for "none".
+        // A column has a value in every row. This is the kernel's value for "none".
         row.min_rtt_us.get_or_insert(u32::MAX);
         row.snd_ssthresh_pkts.get_or_insert(TCP_INFINITE_SSTHRESH);
         let batch = &mut self.sender.batch;
@@ -88,7 +88,7 @@ impl AckRows {
         self.sender.push_row(now_ns, &row, connection, rows);
     }
 
-    /// A segment arrives at the receiver, which has not processed it yet.
+    /// Records that a segment arrives at the receiver, which has not processed it yet.
     pub fn on_segment(
         &mut self,
         now_ns: u64,
@@ -102,7 +102,7 @@ impl AckRows {
         let Some(receiver) = connection.receiver() else { return };
         self.receiver.segments += 1;
         if field == Ecn::Ce {
-            // The window and RTT of a socket that sends no data.
+            // Window and RTT of a socket that sends no data.
             let event = TcpEvent {
                 at_ns: now_ns,
                 kind: TcpEventKind::Ce.into(),
@@ -117,13 +117,13 @@ impl AckRows {
         if !self.receiver.is_due(now_ns) || fill_receiver(connection, &mut row).is_none() {
             return;
         }
-        // The kernel counts a segment, in `tcp_segs_in()`, before it processes it.
+        // The kernel counts a segment in `tcp_segs_in()`, before it processes the segment.
         row.segs_in_pkts = row.segs_in_pkts.map(|pkts| pkts + 1);
         row.data_segs_in_pkts = row.data_segs_in_pkts.map(|pkts| pkts + 1);
         self.receiver.push_row(now_ns, &row, connection, rows);
     }
 
-    /// The events of the sender since the last call.
+    /// Writes the sender's events since the last call.
     pub fn sender_events(connection: &mut Connection, rows: &mut Rows<'_>) {
         let reported = connection.sender().and_then(|sender| sender.events.as_mut());
         if let Some(reported) = reported.filter(|reported| !reported.is_empty()) {
@@ -131,7 +131,7 @@ impl AckRows {
         }
     }
 
-    /// The last rows.
+    /// Writes the last rows.
     pub fn finish(&mut self, connection: &mut Connection, rows: &mut Rows<'_>) {
         self.sender.flush(connection, rows);
         self.receiver.flush(connection, rows);
@@ -153,25 +153,25 @@ fn node_of(side: Side, connection: &Connection) -> &str {
     &connection.nodes[usize::from(side != Side::Sender)]
 }
 
-/// One end.
+/// The rows of one end.
 struct SocketRows {
     side: Side,
-    /// [`Acks::Auto`] is resolved.
+    /// The mode, with [`Acks::Auto`] resolved.
     mode: Acks,
     /// Minimum time between two rows.
     min_interval_ns: u64,
     /// Time of the last row.
     last_row_ns: Option<u64>,
-    /// That came so far.
+    /// Segments that have arrived so far.
     segments: u64,
-    /// Rows that are not sent yet; the fields that name the flow are empty.
+    /// Rows that have not been sent yet. The fields that name the flow are empty.
     batch: wire::Acks,
 }
 
 impl SocketRows {
     fn new(node: Option<&NodeTask>, side: Side) -> Self {
         let mode = node.map_or(Acks::Off, |node| {
-            // As a node's agent counts them: a group has a control connection, too.
+            // Count like a node's agent: a group also has a control connection.
             let groups = node.clients.iter().chain(&node.servers);
             let sockets = groups.map(|flow| u64::from(flow.plan.count) + 1).sum();
             node.sample.acks.of_sockets(sockets)
@@ -185,7 +185,7 @@ impl SocketRows {
         Self { side, mode, min_interval_ns, last_row_ns: None, segments: 0, batch }
     }
 
-    /// Whether the last row is old enough for another one, which must then follow.
+    /// Returns whether the last row is old enough for another one. If so, the caller must add a row.
     fn is_due(&mut self, now_ns: u64) -> bool {
         let due =
             self.last_row_ns.is_none_or(|last_row_ns| now_ns - last_row_ns >= self.min_interval_ns);
@@ -195,7 +195,7 @@ impl SocketRows {
         due
     }
 
-    /// Adds a row with the columns that `flow_samples` has, too.
+    /// Adds a row with the columns that are also in `flow_samples`.
     fn push_row(
         &mut self,
         now_ns: u64,
@@ -221,7 +221,7 @@ impl SocketRows {
         }
     }
 
-    /// Sends the rows so far. A column with one value has it in every row.
+    /// Sends the rows so far. A column with only one value has that value in every row.
     fn flush(&mut self, connection: &mut Connection, rows: &mut Rows<'_>) {
         if self.batch.at_ns.is_empty() {
             return;

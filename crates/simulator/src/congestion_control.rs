@@ -1,5 +1,5 @@
-//! The congestion controls: the C cores of `kmod/core` and models of the kernel's own (`kmod/sim`), which the build
-//! script compiles. A call gets the state of the socket and returns what it decides; the caller applies it.
+//! The congestion controls: the C cores of `kmod/core` and models of the kernel's own (`kmod/sim`), compiled by the build script. A call
+//! takes the state of the socket and returns the decision; the caller applies it.
 #![expect(unsafe_code, reason = "the cores are in C")]
 
 use std::collections::BTreeMap;
@@ -8,9 +8,9 @@ use std::ptr::null;
 
 /// Bits of [`Ack::flags`].
 pub mod ack_flags {
-    /// `tcp_is_cwnd_limited()`: in slow start also while half of the window is used.
+    /// `tcp_is_cwnd_limited()`: in slow start, half of the window in use is enough.
     pub const CWND_LIMITED: u32 = 1;
-    /// The rate sample was taken while the application had nothing to send; for events `tp->app_limited`.
+    /// The application had nothing to send when the rate sample was taken. For events: `tp->app_limited`.
     pub const APP_LIMITED: u32 = 2;
     /// ECN feedback was negotiated.
     pub const ECN: u32 = 4;
@@ -18,7 +18,7 @@ pub mod ack_flags {
     pub const CWND_FULL: u32 = 8;
     /// The RTT sample may contain a delayed-ACK timer.
     pub const ACK_DELAYED: u32 = 16;
-    /// Every bit.
+    /// All bits.
     pub const ALL: u32 = 31;
 }
 
@@ -38,47 +38,47 @@ pub struct Ack {
     pub mdev_us: u32,
     /// Windowed minimum; 0 or `u32::MAX` if unknown.
     pub rtt_min_us: u32,
-    /// Newly delivered.
+    /// Packets newly delivered.
     pub acked_pkts: u32,
-    /// Newly marked lost.
+    /// Packets newly marked lost.
     pub lost_pkts: u32,
-    /// In flight after the ACK.
+    /// Packets in flight after the ACK.
     pub inflight_pkts: u32,
-    /// In flight before the ACK.
+    /// Packets in flight before the ACK.
     pub prior_inflight_pkts: u32,
     /// Congestion window.
     pub cwnd_pkts: u32,
     /// Slow start threshold.
     pub ssthresh_pkts: u32,
-    /// Largest window.
+    /// Maximum congestion window.
     pub cwnd_clamp_pkts: u32,
-    /// Window before the last reduction.
+    /// Congestion window before the last reduction.
     pub prior_cwnd_pkts: u32,
     /// First unacknowledged byte, after the ACK.
     pub una_seq: u32,
     /// Next byte to be sent.
     pub nxt_seq: u32,
-    /// Delivered so far; wraps.
+    /// Packets delivered so far; wraps.
     pub delivered_pkts: u32,
-    /// Of these with CE; wraps.
+    /// Packets delivered with CE so far; wraps.
     pub delivered_ce_pkts: u32,
-    /// Marked lost so far; wraps.
+    /// Packets marked lost so far; wraps.
     pub total_lost_pkts: u32,
     /// [`Ack::delivered_pkts`] when the acknowledged packet was sent.
     pub rate_prior_delivered_pkts: u32,
-    /// Delivered within [`Ack::rate_interval_us`]; 0 if there is no rate sample.
+    /// Packets delivered within [`Ack::rate_interval_us`]; 0 if there is no rate sample.
     pub rate_delivered_pkts: u32,
-    /// Of these with CE.
+    /// How many of these had CE.
     pub rate_delivered_ce_pkts: u32,
     /// Interval of the rate sample.
     pub rate_interval_us: u32,
-    /// From now to the earliest departure of the next packet.
+    /// Time until the earliest departure of the next packet.
     pub edt_delay_us: u32,
-    /// Payload of a packet.
+    /// Payload bytes of a packet.
     pub mss_bytes: u32,
-    /// Payload and headers of IP and TCP.
+    /// Bytes of payload and IP and TCP headers.
     pub mtu_bytes: u32,
-    /// Uniform, fresh for every call.
+    /// Uniform random number, new for every call.
     pub random: u32,
     /// A [`CaState`].
     pub ca_state: u32,
@@ -86,17 +86,17 @@ pub struct Ack {
     pub flags: u32,
 }
 
-/// `struct cc_out`: what a congestion control decided.
+/// `struct cc_out`: the decision of a congestion control.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Out {
-    /// 0: unchanged.
+    /// Pacing rate, bytes per second; 0: unchanged.
     pub pacing_bytes_per_sec: u64,
     /// Congestion window.
     pub cwnd_pkts: u32,
     /// Slow start threshold.
     pub ssthresh_pkts: u32,
-    /// Bit 0: a round ended; bit 1: a state of the core began.
+    /// Bit 0: a round ended. Bit 1: a state of the core began.
     pub flags: u32,
 }
 
@@ -106,18 +106,19 @@ const OUT_ROUND: u32 = 1;
 const OUT_STATE: u32 = 2;
 
 impl Out {
-    /// Whether a round ended, so that [`CongestionControl::read`] has new values.
+    /// Returns whether a round ended, so that [`CongestionControl::read`] has new values.
     pub fn ends_round(&self) -> bool {
         self.flags & OUT_ROUND != 0
     }
 
-    /// Whether a state of the core began, which may end before the round: [`CongestionControl::read`] has new values, too.
+    /// Returns whether a state of the core began, possibly before the end of the round. [`CongestionControl::read`] then has new values,
+    /// too.
     pub fn begins_state(&self) -> bool {
         self.flags & OUT_STATE != 0
     }
 }
 
-/// The kernel's `TCP_CA_*`.
+/// The kernel's `enum tcp_ca_state`.
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum CaState {
@@ -134,25 +135,25 @@ pub enum CaState {
     Loss,
 }
 
-/// An event that is passed to [`CongestionControl::on_event`].
+/// An event for [`CongestionControl::on_event`].
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// The socket enters [`CaState::Open`]; [`Ack::ca_state`] is still the old state, also in the next four.
+    /// The socket enters [`CaState::Open`]. Here and in the next four, [`Ack::ca_state`] is still the old state.
     Open,
-    /// It enters [`CaState::Disorder`].
+    /// The socket enters [`CaState::Disorder`].
     Disorder,
-    /// It enters [`CaState::Cwr`].
+    /// The socket enters [`CaState::Cwr`].
     Cwr,
-    /// It enters [`CaState::Recovery`].
+    /// The socket enters [`CaState::Recovery`].
     Recovery,
-    /// It enters [`CaState::Loss`].
+    /// The socket enters [`CaState::Loss`].
     Loss,
-    /// Idle for more than an RTO.
+    /// Transmission resumes after more than an RTO of idle time.
     Restart,
     /// First transmission with nothing in flight.
     TxStart,
-    /// Retransmission timeout; [`CongestionControl::on_loss`] has just been called.
+    /// The retransmission timeout expired; [`CongestionControl::on_loss`] has just been called.
     Rto,
 }
 
@@ -168,18 +169,18 @@ impl From<CaState> for Event {
     }
 }
 
-/// What a congestion control requires of the stack.
+/// What a congestion control requires from the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wants {
-    /// It sets the window at every ACK (`cong_control`): no PRR, and not the stack's pacing rate.
+    /// The core sets the window at every ACK (`cong_control`), so the stack uses neither PRR nor its own pacing rate.
     pub owns_cwnd: bool,
-    /// ECN with one echo per mark.
+    /// ECN feedback with one echo per mark.
     pub ecn: bool,
-    /// ECT(1) on data.
+    /// ECT(1) on data packets.
     pub ect1: bool,
     /// Pacing.
     pub pacing: bool,
-    /// [`CongestionControl::bursts`] is its own.
+    /// The core sets [`CongestionControl::bursts`].
     pub bursts: bool,
 }
 
@@ -187,13 +188,13 @@ pub struct Wants {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Bursts {
-    /// Least segments.
+    /// Minimum number of segments.
     pub least_segs: u32,
-    /// A burst is 2^-n s at the paced rate.
+    /// A burst lasts 2^-n s at the pacing rate.
     pub pacing_shift: u32,
 }
 
-/// A variable of a congestion control's inner state.
+/// A state variable of a congestion control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
     /// Its name.
@@ -204,14 +205,14 @@ pub struct Stat {
     pub value: u32,
 }
 
-/// An invariant that a call broke.
+/// An invariant that a call violated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Violation {
     /// The core.
     pub core: &'static str,
-    /// What does not hold.
+    /// The condition that does not hold.
     pub invariant: &'static str,
-    /// The value that breaks it.
+    /// The value that violates it.
     pub value: u64,
 }
 
@@ -237,7 +238,7 @@ pub enum CoreError {
         core: &'static str,
         /// The parameter.
         name: String,
-        /// Those that it has.
+        /// The parameters that it has.
         known: String,
     },
     /// A value is out of range.
@@ -256,7 +257,7 @@ pub enum CoreError {
         /// Unit.
         unit: &'static str,
     },
-    /// A value does not agree with another parameter's.
+    /// A value contradicts that of another parameter.
     #[error("`{core}`: {name} = {value}: {why}")]
     Rule {
         /// The core.
@@ -270,7 +271,7 @@ pub enum CoreError {
     },
 }
 
-/// `struct cc_fault`.
+/// The C struct `cc_fault`.
 #[repr(C)]
 #[derive(Debug)]
 struct Fault {
@@ -282,15 +283,15 @@ struct Fault {
     max: u32,
 }
 
-/// `struct cc_conn`, only in memory that [`CongestionControl`] owns.
+/// `struct cc_conn`. Exists only in memory that [`CongestionControl`] owns.
 #[repr(C)]
 struct Conn {
     _opaque: [u8; 0],
 }
 
-/// What `cc_ffi_size` measures.
+/// Index of the size of `struct cc_conn` in `cc_ffi_size`.
 const SIZE_OF_CONN: u32 = 0;
-/// `CC_PARAMS_MAX`, also of stats.
+/// `CC_PARAMS_MAX`, which also limits the number of stats.
 const STATS_MAX: usize = 32;
 
 const OWNS_CWND: u32 = 1;
@@ -321,12 +322,12 @@ unsafe extern "C" {
     fn cc_call_read(conn: *const Conn, ack: &Ack, stats: *mut u32);
 }
 
-/// Uniform over 32 bits (xorshift64*). The seed is not 0 and stays so.
+/// Returns a random number, uniform over 32 bits (xorshift64*). The seed is never 0.
 pub fn random(seed: &mut u64) -> u32 {
     cc_random(seed)
 }
 
-/// A constant string of the C program; empty for null.
+/// Returns a constant string of the C program; empty for null.
 ///
 /// # Safety
 /// `text` is null or points to a string that lives as long as the program.
@@ -338,8 +339,7 @@ unsafe fn constant(text: *const c_char) -> &'static str {
     unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("?")
 }
 
-/// The congestion control of one connection. After [`CongestionControl::violation`] returned something, results of calls mean
-/// nothing.
+/// The congestion control of one connection. Once [`CongestionControl::violation`] returns something, the results of calls are meaningless.
 #[derive(Clone)]
 pub struct CongestionControl {
     /// A `struct cc_conn` that `cc_ffi_start` initialised. It points only to constants.
@@ -353,7 +353,8 @@ impl std::fmt::Debug for CongestionControl {
 }
 
 impl CongestionControl {
-    /// `algorithm` is a core or a scheme: "cubic", "bbr", "ta_grad". Parameters that are not given have the scheme's values.
+    /// Creates the congestion control. `algorithm` is a core or a scheme: "cubic", "bbr", "ta_grad". Parameters that are not given have the
+    /// scheme's values.
     ///
     /// # Errors
     /// There is no such algorithm, or it does not take the parameters.
@@ -362,7 +363,7 @@ impl CongestionControl {
         let words = cc_ffi_size(SIZE_OF_CONN).div_ceil(size_of::<u64>());
         let mut connection = Self { conn: vec![0; words].into_boxed_slice() };
         let scheme = CString::new(algorithm).map_err(|_| unknown())?;
-        // SAFETY: the memory is a struct cc_conn's by size and alignment, and the text ends with a zero.
+        // SAFETY: the memory has the size and alignment of a struct cc_conn, and the text ends with a zero.
         if unsafe { cc_ffi_start(connection.as_mut_ptr(), scheme.as_ptr()) } != 0 {
             return Err(unknown());
         }
@@ -392,7 +393,7 @@ impl CongestionControl {
             return Ok(());
         }
         let core = self.name();
-        // SAFETY: a fault has constants.
+        // SAFETY: the strings of a fault are constants.
         let (name, unit) = unsafe { (constant(fault.name), constant(fault.unit)) };
         let Fault { value, min, max, .. } = fault;
         if fault.why.is_null() {
@@ -416,13 +417,13 @@ impl CongestionControl {
         self.conn.as_ptr().cast()
     }
 
-    /// The core's name: "ta" for the scheme "ta_grad".
+    /// Returns the core's name: "ta" for the scheme "ta_grad".
     pub fn name(&self) -> &'static str {
         // SAFETY: an initialised connection; its core's name is a constant.
         unsafe { constant(cc_ffi_name(self.as_ptr())) }
     }
 
-    /// What it requires of the stack.
+    /// Returns what the core requires from the stack.
     pub fn wants(&self) -> Wants {
         // SAFETY: an initialised connection.
         let bits = unsafe { cc_conn_wants(self.as_ptr()) };
@@ -435,13 +436,13 @@ impl CongestionControl {
         }
     }
 
-    /// Sizes of TSO bursts; the stack's defaults if the core sets none.
+    /// Returns the sizes of TSO bursts: the stack's defaults if the core sets none.
     pub fn bursts(&self, pacing_bytes_per_sec: u64, mtu_bytes: u32) -> Bursts {
         // SAFETY: an initialised connection.
         unsafe { cc_conn_bursts(self.as_ptr(), pacing_bytes_per_sec, mtu_bytes) }
     }
 
-    /// Begins the connection; before every other call.
+    /// Begins the connection. Must precede all other calls.
     pub fn init(&mut self, ack: &Ack) -> Out {
         let mut out = Out::default();
         // SAFETY: an initialised connection.
@@ -449,14 +450,14 @@ impl CongestionControl {
         out
     }
 
-    /// An ACK of data in any state (`pkts_acked`). Whether a round ended.
+    /// Passes an ACK of data, in any state (`pkts_acked`). Returns whether a round ended.
     pub fn on_sample(&mut self, ack: &Ack) -> bool {
         // SAFETY: an initialised connection.
         let flags = unsafe { cc_call_sample(self.as_mut_ptr(), ack) };
         flags & OUT_ROUND != 0
     }
 
-    /// An ACK (`cong_avoid`, or `cong_control` if it owns the window).
+    /// Passes an ACK to `cong_avoid`, or to `cong_control` if the core owns the window.
     pub fn on_ack(&mut self, ack: &Ack) -> Out {
         let mut out = Out::default();
         // SAFETY: an initialised connection.
@@ -464,13 +465,13 @@ impl CongestionControl {
         out
     }
 
-    /// The window must shrink. Returns ssthresh in packets.
+    /// Asks for the window reduction after a loss or mark. Returns ssthresh in packets.
     pub fn on_loss(&mut self, ack: &Ack) -> u32 {
         // SAFETY: an initialised connection.
         unsafe { cc_call_loss(self.as_mut_ptr(), ack) }
     }
 
-    /// A change of state, or another event.
+    /// Passes a change of state or another event.
     pub fn on_event(&mut self, event: Event, ack: &Ack) -> Out {
         let mut out = Out::default();
         // SAFETY: an initialised connection.
@@ -478,13 +479,13 @@ impl CongestionControl {
         out
     }
 
-    /// A reduction was unnecessary. Returns cwnd in packets.
+    /// Undoes an unnecessary reduction. Returns cwnd in packets.
     pub fn undo(&mut self, ack: &Ack) -> u32 {
         // SAFETY: an initialised connection.
         unsafe { cc_call_undo(self.as_mut_ptr(), ack) }
     }
 
-    /// The inner state.
+    /// Returns the state variables.
     pub fn read(&self, ack: &Ack) -> Vec<Stat> {
         let mut values = [0; STATS_MAX];
         // SAFETY: an initialised connection; no core has more than STATS_MAX stats.
@@ -500,7 +501,7 @@ impl CongestionControl {
         (0..).zip(values).map(stat).take_while(|stat| !stat.name.is_empty()).collect()
     }
 
-    /// The first invariant that a call broke.
+    /// Returns the first invariant that a call violated.
     pub fn violation(&self) -> Option<Violation> {
         let mut value = 0;
         // SAFETY: an initialised connection; the text is null or a constant.

@@ -1,4 +1,4 @@
-//! One TCP connection of a flow group: handshake, both ends, and the application at both.
+//! One TCP connection of a flow group: the handshake, both ends, and the applications at both ends.
 
 use ccbench_proto::plan::Ecn;
 use ccbench_proto::schedule::{FlowTask, block_bytes, block_offset_ns, paused_offset_ns};
@@ -14,60 +14,60 @@ use crate::tcp::{Established, Receiver, Sender, SenderConfig, SocketBuffer};
 
 /// TCP_ESTABLISHED.
 const ESTABLISHED: u32 = 1;
-/// Timestamps, SACK and window scaling in `tcpi_options`; with ECN in addition.
+/// `tcpi_options`: timestamps, SACK and window scaling; ECN is added to these.
 const OPTIONS: u32 = 1 | 2 | 4;
 const OPTION_ECN: u32 = 8;
 
-/// A TCP connection and its part of the plan.
+/// A TCP connection with its part of the plan.
 pub struct Connection {
     pub task: FlowTask,
     /// "group/0".
     pub id: String,
     /// Number of the connection within its group.
     pub stream: u32,
-    /// Nodes with the sender and the receiver.
+    /// The nodes of the sender and the receiver.
     pub nodes: [String; 2],
-    /// From the sender to the receiver, and back.
+    /// Routes from the sender to the receiver, and back.
     pub routes: [u32; 2],
-    /// The name in the plan of the congestion control and its algorithm, if its state has rows.
+    /// If the congestion control's state has rows: its name in the plan, and its algorithm.
     pub instance: Option<(String, String)>,
     /// The name in the plan of the congestion control.
     pub cc_name: String,
-    /// Its feedback of marks follows from the handshake.
+    /// Settings of the sender. The handshake determines the feedback of marks.
     config: SenderConfig,
-    /// ECN field of data if the congestion control counts marks.
+    /// ECN field of data packets if the congestion control counts marks.
     counted_ect: Option<Ecn>,
-    /// What the handshake has negotiated.
+    /// What the handshake negotiated.
     ecn: EcnVariant,
     /// Buffer of the receiving socket.
     rcvbuf: SocketBuffer,
     cc: Option<CongestionControl>,
     handshake: Handshake,
-    /// connect() has returned.
+    /// Whether connect() has returned.
     pub is_connected: bool,
     pub state: State,
-    /// CLOCK_MONOTONIC when the connection was made.
+    /// When the connection was established, CLOCK_MONOTONIC.
     pub established_ns: Option<u64>,
-    /// All connections of the group were made, and the application began to write.
+    /// When all connections of the group were established and the application began to write.
     pub started_ns: Option<u64>,
-    /// The receiver has read the last byte of a finite flow.
+    /// When the receiver read the last byte of a finite flow.
     pub completed_ns: Option<u64>,
-    /// The application has stopped.
+    /// When the application stopped.
     pub stopped_ns: Option<u64>,
-    /// Blocks that an application with a rate has written.
+    /// Blocks written by an application that has a rate.
     written_blocks: u64,
 }
 
-/// Where a connection is.
+/// State of a connection.
 pub enum State {
     Closed,
     /// A SYN was sent.
     SynSent,
     /// The sender may send.
     Established(Box<HalfConnection>),
-    /// No answer, to this connection or to another one of its group.
+    /// This connection, or another one of its group, got no answer.
     Failed,
-    /// The application has ended and reset the connection.
+    /// The application has ended and has reset the connection.
     Ended,
 }
 
@@ -108,7 +108,7 @@ impl Connection {
         }
     }
 
-    /// Sends a SYN, also again; returns it and when to try again.
+    /// Sends a SYN, possibly again. Returns it, and when to try again.
     pub fn open(&mut self, now_ns: u64) -> Option<(Packet, u64)> {
         if !matches!(self.state, State::Closed | State::SynSent) {
             return None;
@@ -118,7 +118,7 @@ impl Connection {
         opened
     }
 
-    /// A segment of the handshake arrives; returns the answer. The connection is established once its sender may send.
+    /// Processes a segment of the handshake and returns the answer. The connection is established once its sender may send.
     pub fn on_handshake(&mut self, now_ns: u64, body: &Body) -> Option<Packet> {
         if !matches!(self.state, State::SynSent) {
             // The last segment of the handshake was lost.
@@ -163,20 +163,20 @@ impl Connection {
         self.half().map(|half| &mut half.receiver)
     }
 
-    /// The application writes what it has at this time; returns when it writes again.
+    /// Lets the application write what it has at this time. Returns when it writes again.
     pub fn write(&mut self, now_ns: u64) -> Option<u64> {
         if self.stopped_ns.is_some() {
             return None;
         }
         let started_ns = self.started_ns?;
         let since_ns = now_ns - started_ns;
-        // Without `bytes` never at its end.
+        // Without `bytes`, the end is never reached.
         let length_bytes = self.task.plan.bytes.map_or(u64::MAX / 2, Bytes::get);
         let Some(rate) = self.task.plan.rate else {
             self.sender()?.write(now_ns, length_bytes);
             return None;
         };
-        // As ccbench's generator.
+        // As in ccbench's generator.
         let block_bytes = block_bytes(rate);
         let pause = self.task.plan.pause;
         let due_ns = |block| paused_offset_ns(block_offset_ns(rate, block_bytes, block), pause);
@@ -190,7 +190,7 @@ impl Connection {
         (written_bytes < length_bytes).then(|| started_ns.saturating_add(due_ns(blocks)))
     }
 
-    /// A segment with data arrives.
+    /// Processes a segment with data.
     pub fn on_segment(&mut self, now_ns: u64, segment: &Segment, ecn: Ecn) -> Option<Packet> {
         let reply = self.half()?.on_segment(now_ns, segment, ecn);
         if let Some(length) = self.task.plan.bytes.filter(|_| self.completed_ns.is_none()) {
@@ -200,17 +200,17 @@ impl Connection {
         reply
     }
 
-    /// Bytes of new data that the sender has sent.
+    /// Returns the bytes of new data that the sender has sent.
     pub fn sent_bytes(&mut self) -> u64 {
         self.sender().map_or(0, |sender| sender.sent_bytes())
     }
 
-    /// A number that identifies the socket, as the kernel's cookie.
+    /// Returns a number that identifies the socket, like the kernel's cookie.
     pub fn cookie(&self) -> u64 {
         u64::from(self.routes[0]) + 1
     }
 
-    /// Local and remote port of one end.
+    /// Returns the local and remote port of one end.
     pub fn ports(&self, side: Side) -> (u32, u32) {
         let client = u32::from(self.task.client_port) + self.stream;
         let server = u32::from(self.task.server_port);
@@ -218,7 +218,7 @@ impl Connection {
         if is_client { (client, server) } else { (server, client) }
     }
 
-    /// The part of a sample that both ends have.
+    /// Returns the part of a sample that is the same for both ends.
     pub fn sample_base(&self, now_ns: u64, side: Side) -> wire::FlowSample {
         let (sport, dport) = self.ports(side);
         let has_ecn = self.ecn != EcnVariant::NoEcn;

@@ -1,5 +1,5 @@
-//! Events `ecn`: the feedback that congestion controls ask for, and what their connections have, as an agent reports both in
-//! its answer to Prepare. The verdict takes from them which senders must count every mark.
+//! Events `ecn`: the feedback that congestion controls ask for, and the feedback that their connections have. An agent reports both in its
+//! reply to Prepare. From them the verdict knows which senders must count every mark.
 
 use ccbench_proto::cc;
 use ccbench_proto::column_text::ColumnText as _;
@@ -9,7 +9,7 @@ use ccbench_proto::wire::{self, Side};
 
 use crate::sysctls::Sysctls;
 
-/// One event for each end of a flow group on this node whose congestion control counts marks.
+/// Returns an event for each end of a flow group on this node whose congestion control counts marks.
 pub fn ecn_events(task: &NodeTask) -> Vec<wire::Event> {
     let clients = task.clients.iter().filter_map(|flow| ecn_event(task, flow, false));
     clients.chain(task.servers.iter().filter_map(|flow| ecn_event(task, flow, true))).collect()
@@ -17,7 +17,7 @@ pub fn ecn_events(task: &NodeTask) -> Vec<wire::Event> {
 
 fn ecn_event(task: &NodeTask, flow: &FlowTask, listens: bool) -> Option<wire::Event> {
     let name = flow.plan.cc.as_deref()?;
-    // The kernel's that the simulator models do not count marks.
+    // None of the kernel's congestion controls that the simulator models counts marks.
     let instance = task.cc.get(name).filter(|instance| cc::counts_marks(instance))?;
     let (_, core) = cc::scheme(&instance.algorithm)?;
     let asked = match core.wants_ecn && core.wants_ect1 {

@@ -1,4 +1,4 @@
-//! Negotiation of ECN in the handshake: RFC 3168, section 6.1.1, and RFC 9768 (AccECN), section 3.1 and its Table 2, as in
+//! ECN negotiation in the handshake: RFC 3168, section 6.1.1, and RFC 9768 (AccECN), section 3.1 and its Table 2, as implemented in
 //! include/net/tcp_ecn.h of Linux 7.3. SYN and SYN-ACK are not ECN-capable.
 
 use ccbench_proto::plan::Ecn;
@@ -6,7 +6,7 @@ use ccbench_proto::plan::Ecn;
 use crate::congestion_control::Wants;
 use crate::tcp::EcnMode;
 
-/// A variant of ECN feedback, with the number of `tcpi_ecn_mode`. A higher one is preferred.
+/// A variant of ECN feedback, with its number in `tcpi_ecn_mode`. Higher numbers are preferred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum EcnVariant {
     /// TCPI_ECN_MODE_DISABLED.
@@ -19,7 +19,7 @@ pub enum EcnVariant {
 }
 
 impl EcnVariant {
-    /// What a congestion control needs at both ends.
+    /// Returns what a congestion control needs at both ends.
     pub fn needed_by(wants: Wants) -> Self {
         match (wants.ecn, wants.ect1) {
             (false, _) => Self::NoEcn,
@@ -28,7 +28,7 @@ impl EcnVariant {
         }
     }
 
-    /// The flags AE, CWR and ECE of a SYN that asks for it: `tcp_ecn_send_syn()`.
+    /// Returns the flags AE, CWR and ECE of a SYN that asks for this variant: `tcp_ecn_send_syn()`.
     pub fn syn_ace(self) -> u8 {
         match self {
             Self::NoEcn => 0b000,
@@ -37,8 +37,8 @@ impl EcnVariant {
         }
     }
 
-    /// What a listener that accepts this at most makes of a SYN: `tcp_ecn_create_request()`. Of AccECN, all flags but those of RFC 3168
-    /// and none ask for it (`tcp_accecn_syn_requested()`).
+    /// Returns what a listener that accepts at most this variant makes of a SYN: `tcp_ecn_create_request()`. All combinations of flags ask
+    /// for AccECN, except those of RFC 3168 and none (`tcp_accecn_syn_requested()`).
     pub fn of_syn(self, ace: u8) -> Self {
         match self {
             Self::AccEcn if !matches!(ace, 0b000 | 0b011) => Self::AccEcn,
@@ -47,8 +47,8 @@ impl EcnVariant {
         }
     }
 
-    /// The flags of the SYN-ACK of a listener that has accepted this: `tcp_ecn_make_synack()`. With AccECN they are the IP header's ECN
-    /// field of the SYN, Not-ECT.
+    /// Returns the flags of the SYN-ACK of a listener that has accepted this variant: `tcp_ecn_make_synack()`. With AccECN they echo the
+    /// SYN's ECN field in the IP header, Not-ECT.
     pub fn syn_ack_ace(self) -> u8 {
         match self {
             Self::NoEcn => 0b000,
@@ -57,7 +57,7 @@ impl EcnVariant {
         }
     }
 
-    /// What the end that has asked for this makes of a SYN-ACK: `tcp_ecn_rcv_synack()`.
+    /// Returns what the end that has asked for this variant makes of a SYN-ACK: `tcp_ecn_rcv_synack()`.
     pub fn of_syn_ack(self, ace: u8) -> Self {
         match (self, ace) {
             (Self::NoEcn, _) => Self::NoEcn,
@@ -67,8 +67,8 @@ impl EcnVariant {
         }
     }
 
-    /// The feedback of a connection that has negotiated this. `counted_ect` is the code point of data of a congestion control that counts
-    /// marks: at both ends, it echoes each one also without AccECN (RFC 8257).
+    /// Returns the feedback of a connection that has negotiated this variant. `counted_ect` is the code point of data if the congestion
+    /// control counts marks: at both ends, such a congestion control echoes each mark even without AccECN (RFC 8257).
     pub fn feedback(self, counted_ect: Option<Ecn>) -> EcnMode {
         match (self, counted_ect) {
             (Self::NoEcn, _) => EcnMode::Off,
@@ -79,20 +79,20 @@ impl EcnVariant {
     }
 }
 
-/// What both ends of a connection may negotiate.
+/// What the two ends of a connection may negotiate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EcnSettings {
-    /// What the end that connects asks for.
+    /// What the connecting end asks for.
     pub request: EcnVariant,
-    /// The most that the end that listens accepts.
+    /// The highest variant that the listening end accepts.
     pub accept: EcnVariant,
-    /// `tcp_ecn_fallback` of the end that connects.
+    /// `tcp_ecn_fallback` of the connecting end.
     pub has_fallback: bool,
 }
 
 impl EcnSettings {
-    /// The flags of a SYN after so many others. Without an answer, the next one does not ask for ECN (RFC 3168, section 6.1.1.1), of AccECN
-    /// the one after it (RFC 9768, section 3.1.4.1): `__tcp_retransmit_skb()`.
+    /// Returns the flags of a SYN after this many retransmissions. If a SYN gets no answer, the next one does not ask for ECN (RFC 3168,
+    /// section 6.1.1.1); with AccECN, the one after the next (RFC 9768, section 3.1.4.1): `__tcp_retransmit_skb()`.
     pub fn syn_ace(&self, retransmits: u32) -> u8 {
         let tries = if self.request == EcnVariant::AccEcn { 1 } else { 0 };
         match self.has_fallback && retransmits > tries {
@@ -107,8 +107,8 @@ mod tests {
     use super::EcnVariant::{AccEcn, NoEcn, Rfc3168};
     use super::*;
 
-    /// Client, server, flags of SYN and SYN-ACK, and what both have then: the rows of Table 2 of RFC 9768 with a SYN that is not
-    /// ECN-capable, and RFC 3168, section 6.1.1.
+    /// Client, server, flags of SYN and SYN-ACK, and the result: the rows of RFC 9768, Table 2, for a SYN that is not ECN-capable, and RFC
+    /// 3168, section 6.1.1.
     const TABLE: [(EcnVariant, EcnVariant, u8, u8, EcnVariant); 9] = [
         (AccEcn, AccEcn, 0b111, 0b010, AccEcn),
         (AccEcn, Rfc3168, 0b111, 0b001, Rfc3168),
@@ -134,13 +134,13 @@ mod tests {
 
     #[test]
     fn other_syn_acks_are_read_as_table_2_says() {
-        // The ECN field of the SYN that the server reports: Not-ECT, ECT(1), ECT(0), CE.
+        // The SYN's ECN field as the server reports it: Not-ECT, ECT(1), ECT(0), CE.
         for ace in [0b010, 0b011, 0b100, 0b110] {
             assert_eq!(AccEcn.of_syn_ack(ace), AccEcn);
         }
-        // Nonce, and a broken server that reflects the flags of the SYN.
+        // ECN Nonce, and a broken server that reflects the flags of the SYN.
         assert_eq!((AccEcn.of_syn_ack(0b101), AccEcn.of_syn_ack(0b111)), (Rfc3168, NoEcn));
-        // An ECN-setup SYN-ACK has ECE and not CWR (RFC 3168, section 6.1.1).
+        // An ECN-setup SYN-ACK has ECE but not CWR (RFC 3168, section 6.1.1).
         assert_eq!((Rfc3168.of_syn_ack(0b011), NoEcn.of_syn_ack(0b001)), (NoEcn, NoEcn));
     }
 
@@ -148,15 +148,15 @@ mod tests {
     fn flags_that_the_path_clears_leave_no_ecn() {
         for client in [Rfc3168, AccEcn] {
             for server in [Rfc3168, AccEcn] {
-                // Those of the SYN: the server has no ECN, and the client learns it.
+                // The SYN's flags are cleared: the server does not use ECN, and the client learns that.
                 let accepted = server.of_syn(0b000);
                 let learned = client.of_syn_ack(accepted.syn_ack_ace());
                 assert_eq!((accepted, learned), (NoEcn, NoEcn));
-                // Those of the SYN-ACK.
+                // The flags of the SYN-ACK are cleared.
                 assert_eq!(client.of_syn_ack(0b000), NoEcn);
             }
         }
-        // Only AE, which a path may clear that takes it for a reserved bit: the rest asks for RFC 3168.
+        // Only AE is cleared, by a path that takes it for a reserved bit: the remaining flags ask for RFC 3168.
         assert_eq!(AccEcn.of_syn(AccEcn.syn_ace() & 0b011), Rfc3168);
     }
 

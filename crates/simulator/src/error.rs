@@ -1,4 +1,4 @@
-//! Why a trial cannot be simulated.
+//! Reasons why a trial cannot be simulated.
 
 use ccbench_shaper::ShaperError;
 
@@ -23,7 +23,7 @@ pub enum SimulatorError {
         /// The cause.
         source: ShaperError,
     },
-    /// No interface of a link's node leads where the link does.
+    /// No interface of a link's node leads to the link's other end.
     #[error("link {link}: no interface of its node carries it; connect the node in [wires]")]
     NoInterface {
         /// Its name in the plan.

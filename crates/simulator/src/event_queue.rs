@@ -1,10 +1,10 @@
-//! The events that are still to come, in the order of time. Events of the same instant come in the order in which they were
-//! added, so that a run repeats exactly.
+//! Pending events in order of time. Events of the same instant keep the order in which they were added, so that a run is exactly
+//! repeatable.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Events of type `E` by time.
+/// Events of type `E`, ordered by time.
 #[derive(Debug)]
 pub struct EventQueue<E> {
     heap: BinaryHeap<Reverse<Entry<E>>>,
@@ -39,18 +39,18 @@ impl<E> Ord for Entry<E> {
 }
 
 impl<E> EventQueue<E> {
-    /// An empty queue.
+    /// Returns an empty queue.
     pub fn new() -> Self {
         Self { heap: BinaryHeap::new(), added: 0 }
     }
 
-    /// Adds an event. It must not lie in the past.
+    /// Adds an event, which must not be in the past.
     pub fn add(&mut self, at_ns: u64, event: E) {
         self.added += 1;
         self.heap.push(Reverse(Entry { at_ns, sequence: self.added, event }));
     }
 
-    /// The next event and its time.
+    /// Removes the next event and returns it with its time.
     pub fn pop(&mut self) -> Option<(u64, E)> {
         self.heap.pop().map(|Reverse(entry)| (entry.at_ns, entry.event))
     }

@@ -1,4 +1,4 @@
-//! A half-connection (RFC 4340's term): the sender of one end of a TCP connection, the receiver of the other end, and the events of
+//! A half-connection (the term of RFC 4340): the sender of one end of a TCP connection, the receiver of the other end, and the events of
 //! their timers.
 
 use ccbench_proto::plan::Ecn;
@@ -6,7 +6,7 @@ use ccbench_proto::plan::Ecn;
 use crate::packet::{Body, Packet, Segment};
 use crate::tcp::{EcnMode, Receiver, Sender};
 
-/// A timer of a sender or receiver.
+/// A timer of a sender or a receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SocketTimer {
     /// `icsk_retransmit_timer`.
@@ -18,18 +18,18 @@ pub enum SocketTimer {
 }
 
 impl SocketTimer {
-    /// In the order of declaration.
+    /// All timers in order of declaration.
     pub const ALL: [Self; 3] = [Self::Retransmission, Self::Pacing, Self::DelayedAck];
 }
 
-/// Data flows from the sender to the receiver, acknowledgements flow back.
+/// One direction of a connection. Data flows from the sender to the receiver, acknowledgements flow back.
 pub struct HalfConnection {
     pub sender: Sender,
     pub receiver: Receiver,
-    /// Of segments, and of acknowledgements.
+    /// Routes of segments and of acknowledgements.
     routes: [u32; 2],
     ecn: EcnMode,
-    /// Times of the timers' events that are queued; `u64::MAX`: none.
+    /// Times of the queued events of the timers; `u64::MAX`: none.
     queued_event_ns: [u64; SocketTimer::ALL.len()],
 }
 
@@ -39,13 +39,13 @@ impl HalfConnection {
         Self { sender, receiver, routes, ecn, queued_event_ns }
     }
 
-    /// A segment with data arrives; returns its acknowledgement.
+    /// Processes a segment with data. Returns its acknowledgement.
     pub fn on_segment(&mut self, now_ns: u64, segment: &Segment, ecn: Ecn) -> Option<Packet> {
         let ack = self.receiver.on_segment(now_ns, segment, ecn)?;
         Some(Packet::new(self.routes[1], Ecn::NotEct, Body::Ack(ack)))
     }
 
-    /// The segments that the sender has put out since the last call.
+    /// Returns the segments that the sender has output since the last call.
     pub fn sent(&mut self) -> impl Iterator<Item = Packet> {
         let (route, mode) = (self.routes[0], self.ecn);
         self.sender.outbox.drain(..).map(move |(segment, is_retransmission)| {
@@ -53,7 +53,7 @@ impl HalfConnection {
         })
     }
 
-    /// Whether an event of a timer is the one that is queued. Otherwise it is stale: the timer was queued again for another time.
+    /// Returns whether this event of a timer is the queued one. Otherwise it is stale: the timer was queued again for another time.
     pub fn take_event(&mut self, now_ns: u64, timer: SocketTimer) -> bool {
         let queued_ns = &mut self.queued_event_ns[timer as usize];
         let is_queued = *queued_ns == now_ns;
@@ -63,7 +63,7 @@ impl HalfConnection {
         is_queued
     }
 
-    /// A timer's event has come; returns an acknowledgement that was delayed.
+    /// Processes the event of a timer. Returns an acknowledgement that was delayed.
     pub fn on_timer(&mut self, now_ns: u64, timer: SocketTimer) -> Option<Packet> {
         match timer {
             SocketTimer::Retransmission => self.sender.on_timer(now_ns),
@@ -76,7 +76,8 @@ impl HalfConnection {
         None
     }
 
-    /// When to queue an event for a timer; `None` if it is not armed, or an earlier event is queued, which queues the next.
+    /// Returns when to queue an event for a timer. `None`: the timer is not armed, or an earlier event is queued, which then queues the
+    /// next.
     pub fn queue_event(&mut self, now_ns: u64, timer: SocketTimer) -> Option<u64> {
         let wanted_ns = match timer {
             SocketTimer::Retransmission => self.sender.timer_ns(),

@@ -1,6 +1,6 @@
-//! The handshake of a TCP connection: SYN, SYN-ACK and the acknowledgement of the end that connects. A SYN without an answer is
-//! sent again. Each end takes its first RTT from the segments that were sent once, otherwise from their timestamps. The flags of SYN
-//! and SYN-ACK negotiate ECN.
+//! The handshake of a TCP connection: SYN, SYN-ACK and the acknowledgement of the connecting end. A SYN that gets no answer is sent again.
+//! Each end takes its first RTT from segments that were sent only once, otherwise from their timestamps. The flags of SYN and SYN-ACK
+//! negotiate ECN.
 
 use ccbench_proto::plan::Ecn;
 
@@ -8,31 +8,31 @@ use crate::ecn_negotiation::{EcnSettings, EcnVariant};
 use crate::packet::{Body, HandshakeSegment, Packet};
 use crate::tcp::{Established, TCP_INIT_CWND, TCP_TIMEOUT_INIT_US, tsval_ms, wheel_ns};
 
-/// `tcp_syn_linear_timeouts`: so many timeouts come before the first that doubles.
+/// `tcp_syn_linear_timeouts`: number of timeouts before the timeout doubles.
 const LINEAR_TIMEOUTS: u32 = 4;
-/// SYNs at most: `tcp_syn_retries` + `tcp_syn_linear_timeouts` + 1.
+/// Maximum number of SYNs: `tcp_syn_retries` + `tcp_syn_linear_timeouts` + 1.
 const MAX_ATTEMPTS: u32 = 11;
 
-/// What a segment of the handshake causes.
+/// Result of a segment of the handshake.
 pub struct HandshakeStep {
-    /// The other end's answer.
+    /// The answer of the end that got the segment.
     pub answer: Option<Packet>,
-    /// What the end that got the segment has measured, if the connection exists for it now.
+    /// What that end has measured, if the connection now exists for it.
     pub established: Option<Established>,
 }
 
 /// Both ends of a handshake.
 pub struct Handshake {
-    /// From the end that connects to the one that listens, and back.
+    /// Routes from the connecting end to the listening end, and back.
     routes: [u32; 2],
-    /// SYNs sent so far, and when the first one was.
+    /// Number of SYNs sent so far, and when the first one was sent.
     attempts: u32,
     syn_sent_ns: u64,
-    /// TSval of the first SYN-ACK that has arrived; 0 before.
+    /// TSval of the first SYN-ACK that has arrived; 0 before that.
     ts_recent_ns: u64,
     request: Option<Request>,
     ecn: EcnSettings,
-    /// What the first SYN-ACK has brought; `None` before.
+    /// What the first SYN-ACK negotiated; `None` before that.
     negotiated: Option<EcnVariant>,
 }
 
@@ -40,15 +40,15 @@ pub struct Handshake {
 struct Request {
     /// TSval of the first SYN that has arrived.
     ts_recent_ns: u64,
-    /// `snt_synack`: when it was answered.
+    /// `snt_synack`: when the SYN was first answered.
     syn_ack_sent_ns: u64,
     /// SYN-ACKs sent so far.
     syn_acks: u32,
-    /// What the first SYN has asked for, as far as the listener accepts it.
+    /// What the first SYN asked for, limited to what the listener accepts.
     ecn: EcnVariant,
 }
 
-/// The RTT by TSecr, of which a tick is a millisecond: `tcp_rtt_tsopt_us()`.
+/// Returns the RTT from TSecr, whose tick is one millisecond: `tcp_rtt_tsopt_us()`.
 fn rtt_tsopt_ns(now_ns: u64, segment: &HandshakeSegment) -> u64 {
     (tsval_ms(now_ns) - tsval_ms(segment.tsecr_ns)).max(1) * 1_000_000
 }
@@ -66,12 +66,12 @@ impl Handshake {
         }
     }
 
-    /// What both ends have negotiated, from the first SYN-ACK on.
+    /// Returns what both ends have negotiated, valid from the first SYN-ACK on.
     pub fn negotiated(&self) -> EcnVariant {
         self.negotiated.unwrap_or_default()
     }
 
-    /// Sends a SYN, also again; returns it and when to try again. `None`: no attempt is left.
+    /// Sends a SYN, possibly again. Returns it and when to try again. `None`: no attempt is left.
     pub fn open(&mut self, now_ns: u64) -> Option<(Packet, u64)> {
         if self.attempts >= MAX_ATTEMPTS {
             return None;
@@ -87,7 +87,7 @@ impl Handshake {
         Some((self.client_packet(syn), wheel_ns(now_ns, timeout_ns)))
     }
 
-    /// A segment of the handshake arrives.
+    /// Processes a segment of the handshake.
     pub fn on_segment(&mut self, now_ns: u64, body: &Body) -> HandshakeStep {
         match body {
             Body::Syn(segment) => self.on_syn(now_ns, segment),
@@ -128,7 +128,7 @@ impl Handshake {
             1 => now_ns - self.syn_sent_ns,
             _ => rtt_tsopt_ns(now_ns, segment),
         };
-        // `tcp_init_transfer()`; timeouts are spurious if the first SYN is answered (`tcp_try_undo_spurious_syn()`).
+        // `tcp_init_transfer()`. Timeouts are spurious if the first SYN is answered (`tcp_try_undo_spurious_syn()`).
         let is_spurious = tsval_ms(segment.tsecr_ns) == tsval_ms(self.syn_sent_ns);
         let init_cwnd = if self.attempts > 2 && !is_spurious { 1 } else { TCP_INIT_CWND };
         Established { rtt_ns, ts_recent_ns: self.ts_recent_ns, init_cwnd }
@@ -145,7 +145,7 @@ impl Handshake {
         Some(Established { rtt_ns, ts_recent_ns, init_cwnd: TCP_INIT_CWND })
     }
 
-    /// The third segment.
+    /// Returns the third segment.
     pub fn acknowledge(&self, now_ns: u64) -> Packet {
         let (tsval_ns, tsecr_ns) = (now_ns, self.ts_recent_ns);
         let segment = HandshakeSegment { tsval_ns, tsecr_ns, ..HandshakeSegment::default() };
@@ -163,7 +163,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// A handshake whose SYNs leave at these times.
+    /// Returns a handshake whose SYNs are sent at these times, and the SYNs.
     fn opened(at_ms: &[u64]) -> (Handshake, Vec<Body>) {
         let mut handshake = Handshake::new([0, 1], EcnSettings::default());
         let mut open = |at_ms: &u64| handshake.open(at_ms * MS).unwrap().0.body;
@@ -202,7 +202,7 @@ mod tests {
         let second = answer(&mut handshake, 2623 * MS, &syns[1]);
         let client = established(&mut handshake, 2200 * MS, &syn_ack);
         assert_eq!((client.rtt_ns, client.init_cwnd), (1200 * MS, TCP_INIT_CWND));
-        // The repeated SYN-ACK echoes the first SYN, too.
+        // The repeated SYN-ACK also echoes the first SYN.
         assert_eq!(established(&mut handshake, 3223 * MS, &second).rtt_ns, 2223 * MS);
     }
 
@@ -223,7 +223,7 @@ mod tests {
             accept: EcnVariant::AccEcn,
             has_fallback: true,
         };
-        // The first SYN arrives after the second one was sent, or not at all.
+        // The first SYN arrives after the second one was sent, or it is lost.
         for (lost, negotiated) in [(false, EcnVariant::Rfc3168), (true, EcnVariant::NoEcn)] {
             let mut handshake = Handshake::new([0, 1], ecn);
             let syns = [1000, 2023].map(|at_ms| handshake.open(at_ms * MS).unwrap().0.body);
@@ -241,7 +241,7 @@ mod tests {
         let (mut handshake, syns) = opened(&[1000, 2023, 3047]);
         let syn_ack = answer(&mut handshake, 3057 * MS, &syns[2]);
         assert_eq!(established(&mut handshake, 3067 * MS, &syn_ack).init_cwnd, 1);
-        // Not if the first one is answered after all.
+        // No reduction if the first SYN is answered after all.
         let (mut handshake, syns) = opened(&[1000, 2023, 3047]);
         let syn_ack = answer(&mut handshake, 3057 * MS, &syns[0]);
         assert_eq!(established(&mut handshake, 3067 * MS, &syn_ack).init_cwnd, TCP_INIT_CWND);

@@ -1,4 +1,4 @@
-//! The links and the routes between nodes. A wire without a link takes no time.
+//! Links and routes between the nodes. A wire without a link takes no time.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use ccbench_shaper::virtual_link::{Header, VirtualLink};
 use crate::error::SimulatorError;
 use crate::packet::{MTU_BYTES, Packet};
 
-/// A link and where it is.
+/// A link and its place.
 pub struct SimulatedLink {
     pub name: String,
     pub node: String,
@@ -21,36 +21,36 @@ pub struct SimulatedLink {
     pub changes: Vec<TimedChange>,
     pub triggered: LinkChanges,
     pub link: VirtualLink<Packet>,
-    /// Time of the event that is queued for it; `u64::MAX`: none.
+    /// Time of the link's queued event; `u64::MAX`: none.
     pub queued_ns: u64,
-    /// The same of the event for its triggered changes.
+    /// Time of the queued event for its triggered changes.
     pub trigger_queued_ns: u64,
-    /// When it was sampled last.
+    /// When it was last sampled.
     pub last_sample_ns: Option<u64>,
 }
 
-/// This bit distinguishes the routes of probes' connections from those of [`Network::add_route`]. The others have the number of the
-/// probe's path, the local port and the direction: the index of a route is enough to classify a packet of any connection.
+/// Bit that distinguishes the routes of probes' connections from those of [`Network::add_route`]. The other bits have the number of the
+/// probe's path, the local port and the direction, so that the index of a route is enough to classify a packet of any connection.
 const PROBE_ROUTE: u32 = 1 << 31;
 const PATH_SHIFT: u32 = 17;
 const PORT_SHIFT: u32 = 1;
 
-/// The links from one node to another, for packets of one connection.
+/// The links from one node to another for the packets of one connection.
 #[derive(Debug, Default)]
 struct Route {
-    /// Index of the link, and its classification of the packet by ECN field.
+    /// Index of each link, and its classification of the packet by ECN field.
     hops: Vec<(usize, [Header; Ecn::ALL.len()])>,
 }
 
-/// The connections of a probe, one after the other over the same links.
+/// Path of a probe's connections, which use the same links one after another.
 #[derive(Debug)]
 struct ProbePath {
-    /// Routes there and back over these links.
+    /// Forward and reverse routes over these links.
     links: [u32; 2],
-    /// Of packets there; the local port is that of the newest connection.
+    /// Endpoints of forward packets. The local port is that of the newest connection.
     endpoints: Endpoints,
     tos: u8,
-    /// Of the newest connection, there and back.
+    /// Forward and reverse route of the newest connection.
     routes: [Route; 2],
 }
 
@@ -90,7 +90,7 @@ pub enum Protocol {
 }
 
 impl Network {
-    /// The links of all nodes, created at `at_ns`; their traces begin at `begin_ns`.
+    /// Creates the links of all nodes at `at_ns`. Their traces begin at `begin_ns`.
     pub fn new(
         nodes: &BTreeMap<String, NodeTask>,
         topology: &Topology,
@@ -131,7 +131,7 @@ impl Network {
         Ok(network)
     }
 
-    /// The route of a connection's packets; returns its index.
+    /// Adds the route of a connection's packets. Returns its index.
     pub fn add_route(
         &mut self,
         topology: &Topology,
@@ -150,15 +150,15 @@ impl Network {
         Ok(self.routes.len() as u32 - 1)
     }
 
-    /// A path for the connections of a probe, over the links of these routes there and back; returns its number.
+    /// Adds a path for the connections of a probe, over the links of these forward and reverse routes. Returns its number.
     pub fn add_probe_path(&mut self, links: [u32; 2], endpoints: Endpoints, tos: u8) -> u32 {
         let routes = [Route::default(), Route::default()];
         self.probe_paths.push(ProbePath { links, endpoints, tos, routes });
         self.probe_paths.len() as u32 - 1
     }
 
-    /// The routes there and back of a probe's next connection, which has this local port. They replace those of the connection
-    /// before it: packets of earlier connections that are still on their way are classified one by one.
+    /// Returns the forward and reverse route of a probe's next connection, which has this local port. They replace those of the connection
+    /// before it: packets of earlier connections that are still in transit are classified one by one.
     pub fn connect(&mut self, path: u32, local_port: u16) -> [u32; 2] {
         let ProbePath { links, endpoints, tos, .. } = self.probe_paths[path as usize];
         let endpoints = Endpoints { from_port: local_port, ..endpoints };
@@ -170,12 +170,12 @@ impl Network {
         [there, there | 1]
     }
 
-    /// The links of a route, in order.
+    /// Returns the links of a route, in order.
     fn links_of(&self, route: u32) -> Vec<usize> {
         self.routes[route as usize].hops.iter().map(|(index, _)| *index).collect()
     }
 
-    /// A route over these links.
+    /// Returns a route over these links.
     fn route(&self, links: Vec<usize>, endpoints: Endpoints, tos: u8) -> Route {
         let hop = |index| {
             let by_ecn = |ecn: Ecn| self.header(index, endpoints, tos, ecn);
@@ -184,24 +184,24 @@ impl Network {
         Route { hops: links.into_iter().map(hop).collect() }
     }
 
-    /// A link's classification of packets.
+    /// Returns a link's classification of packets.
     fn header(&self, link: usize, endpoints: Endpoints, tos: u8, ecn: Ecn) -> Header {
         self.links[link].link.classify(&endpoints.frame((tos & !3) | ecn.bits()))
     }
 
-    /// A packet arrives at the next link of its route; or at the end of the route.
+    /// Passes a packet to the next link of its route, or to the route's end.
     pub fn forward(&mut self, at_ns: u64, packet: Packet) -> Forwarded {
         let Some((index, header)) = self.next_hop(&packet) else {
             return Forwarded::Arrived(packet);
         };
         let link = &mut self.links[index].link;
-        // Routes have headers of their connection, not of each segment.
+        // Routes store the headers of their connection, not of each segment.
         let tcp = if link.reads_tcp() { packet.tcp_header() } else { None };
         link.arrive(at_ns, Header { tcp, ..header }, packet.frame_bytes(), packet);
         Forwarded::ToLink(index)
     }
 
-    /// The next link of a packet's route, and its classification of the packet.
+    /// Returns the next link of a packet's route, and its classification of the packet.
     fn next_hop(&self, packet: &Packet) -> Option<(usize, Header)> {
         let Some(route) = self.routes.get(packet.route as usize) else {
             return self.next_hop_of_probe(packet);
@@ -209,7 +209,7 @@ impl Network {
         route.next_hop(packet)
     }
 
-    /// The same for a packet of a probe's connection.
+    /// Returns the same for a packet of a probe's connection.
     fn next_hop_of_probe(&self, packet: &Packet) -> Option<(usize, Header)> {
         let path = self.probe_paths.get(((packet.route & !PROBE_ROUTE) >> PATH_SHIFT) as usize)?;
         let local_port = (packet.route >> PORT_SHIFT) as u16;
@@ -225,7 +225,7 @@ impl Network {
 }
 
 impl Route {
-    /// The next link of a packet, and its classification of the packet.
+    /// Returns the next link of a packet, and its classification of the packet.
     fn next_hop(&self, packet: &Packet) -> Option<(usize, Header)> {
         let (index, headers) = self.hops.get(usize::from(packet.hop))?;
         Some((*index, headers[usize::from(packet.ecn.bits())]))
@@ -233,7 +233,7 @@ impl Route {
 }
 
 impl Endpoints {
-    /// The reverse direction.
+    /// Returns the reverse direction.
     pub fn reversed(self) -> Self {
         Self {
             from: self.to,
@@ -244,7 +244,7 @@ impl Endpoints {
         }
     }
 
-    /// An Ethernet frame with these headers, to be classified.
+    /// Returns an Ethernet frame with these headers, for classification.
     fn frame(&self, tos: u8) -> Vec<u8> {
         let mut frame = vec![0; 12];
         match (self.from, self.to) {
@@ -267,7 +267,7 @@ impl Endpoints {
         }
         frame.extend(self.from_port.to_be_bytes());
         frame.extend(self.to_port.to_be_bytes());
-        // The rest of a TCP header: its length is 32 bytes, its flags are ACK.
+        // The rest of a TCP header: its length is 32 bytes, and its only flag is ACK.
         frame.extend([0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x10, 0, 0, 0, 0, 0, 0]);
         frame.extend([0; 12]);
         frame
@@ -319,7 +319,7 @@ length = "1s"
         let of_first = first.map(|route| network.next_hop(&packet(route)).unwrap());
         let second = network.connect(0, 40_002);
         let of_second = second.map(|route| network.next_hop(&packet(route)).unwrap());
-        // Those of the first that are still on their way.
+        // Packets of the first connection that are still in transit.
         assert_eq!(first.map(|route| network.next_hop(&packet(route)).unwrap()), of_first);
         for ((link, header), (other_link, other_header)) in of_first.into_iter().zip(of_second) {
             assert_eq!((link, header.ecn), (other_link, other_header.ecn));

@@ -1,4 +1,4 @@
-//! Packets on the simulated path. They have lengths and header fields, but no bytes.
+//! Packets on the simulated path. They have lengths and header fields but no bytes.
 
 use ccbench_proto::plan::Ecn;
 use ccbench_proto::resolve;
@@ -12,23 +12,23 @@ pub const IP_HEADER_BYTES: u32 = 20;
 pub const TCP_HEADER_BYTES: u32 = 32;
 /// Payload of a full segment on an MTU of 1500 bytes.
 pub const MSS_BYTES: u32 = 1448;
-/// IP packet of a full segment.
+/// IP packet of a full segment, bytes.
 pub const MTU_BYTES: u32 = MSS_BYTES + TCP_HEADER_BYTES + IP_HEADER_BYTES;
-/// An ICMP echo of 56 bytes, or a UDP echo of 64 bytes, as a frame.
+/// Frame of an ICMP echo of 56 bytes, or of a UDP echo of 64 bytes.
 pub const PING_FRAME_BYTES: u32 = ETHERNET_BYTES + IP_HEADER_BYTES + 8 + 56;
 pub const UDP_ECHO_FRAME_BYTES: u32 = ETHERNET_BYTES + IP_HEADER_BYTES + 8 + 64;
 /// A SYN or SYN-ACK with the usual options.
 const SYN_FRAME_BYTES: u32 = ETHERNET_BYTES + IP_HEADER_BYTES + 40;
-/// The first SACK block's option with its padding, and each further block.
+/// Length of the first SACK block's option with its padding, and of each further block.
 const SACK_OPTION_BYTES: u32 = 4;
 const SACK_BLOCK_BYTES: u32 = 8;
 
-/// AccECN's counter begins with this value (`TCP_ACCECN_CEP_INIT_OFFSET`), and has three bits.
+/// Initial value of AccECN's counter (`TCP_ACCECN_CEP_INIT_OFFSET`). The ACE field has three bits.
 const ACCECN_CEP_INIT_OFFSET: u32 = 5;
-/// Nanoseconds of a tick of the timestamp option (`TCP_TS_HZ`).
+/// Nanoseconds per tick of the timestamp option (`TCP_TS_HZ`).
 const TS_TICK_NS: u64 = 1_000_000;
 
-/// SACK blocks that fit beside the timestamp option.
+/// Maximum number of SACK blocks beside the timestamp option.
 pub const MAX_SACK_BLOCKS: usize = 3;
 
 /// Half-open range of sequence numbers, bytes.
@@ -41,13 +41,13 @@ pub struct SeqRange {
 /// A segment with data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// First byte of the stream that it has.
+    /// Sequence number of its first byte.
     pub seq: u64,
     /// Payload.
     pub bytes: u32,
     /// The timestamp option's TSval.
     pub tsval_ns: u64,
-    /// The timestamp option's TSecr: when the receiver sent the last segment that has arrived.
+    /// The timestamp option's TSecr: the TSval of the last segment received from the other end.
     pub tsecr_ns: u64,
     /// CWR (RFC 3168): the window was reduced because of ECE.
     pub cwr: bool,
@@ -67,34 +67,34 @@ pub struct HandshakeSegment {
 /// A segment without data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AckSegment {
-    /// First byte that is not received yet.
+    /// Next byte that the receiver expects.
     pub ack_seq: u64,
     /// Right edge of the receive window.
     pub window_end: u64,
     pub blocks: [SeqRange; MAX_SACK_BLOCKS],
     pub block_count: u8,
-    /// The first block is a D-SACK (RFC 2883).
+    /// Whether the first block is a D-SACK (RFC 2883).
     pub is_dsack: bool,
     /// The timestamp option's TSval.
     pub tsval_ns: u64,
     /// The timestamp option's TSecr.
     pub tsecr_ns: u64,
-    /// ECE (RFC 3168): a segment came with CE, and no CWR since.
+    /// ECE (RFC 3168): a segment arrived with CE, and no CWR since then.
     pub ece: bool,
-    /// Packets that arrived with CE so far.
+    /// Number of packets that have arrived with CE.
     pub ce_pkts: u32,
-    /// AccECN was negotiated: the flags AE, CWR and ECE are the last bits of the count.
+    /// Whether AccECN was negotiated: the flags AE, CWR and ECE are then the last bits of the count.
     pub is_accecn: bool,
 }
 
 impl AckSegment {
-    /// Its SACK blocks.
+    /// Returns its SACK blocks.
     pub fn sacked(&self) -> &[SeqRange] {
         &self.blocks[..usize::from(self.block_count)]
     }
 }
 
-/// An echo request or its answer, or a datagram of a stream, which is an answer that is not asked for.
+/// An echo request or its reply. A datagram of a stream is a reply without a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Echo {
     /// Index of the probe.
@@ -121,21 +121,21 @@ pub enum Body {
 pub struct Packet {
     /// Index of the route.
     pub route: u32,
-    /// Links of the route that it has passed.
+    /// Number of links of the route that it has passed.
     pub hop: u16,
     pub ecn: Ecn,
-    /// A bit was flipped: the receiver's checksum fails.
+    /// Whether a bit was flipped, so that the receiver's checksum fails.
     pub is_corrupt: bool,
     pub body: Body,
 }
 
 impl Packet {
-    /// A packet at the beginning of its route.
+    /// Creates a packet at the beginning of its route.
     pub fn new(route: u32, ecn: Ecn, body: Body) -> Self {
         Self { route, hop: 0, ecn, is_corrupt: false, body }
     }
 
-    /// Ethernet frame without preamble and checksum.
+    /// Returns the bytes of the Ethernet frame without preamble and checksum.
     pub fn frame_bytes(&self) -> u32 {
         const HEADERS: u32 = ETHERNET_BYTES + IP_HEADER_BYTES + TCP_HEADER_BYTES;
         match &self.body {
@@ -150,8 +150,8 @@ impl Packet {
         }
     }
 
-    /// The TCP header of an acknowledgement as Linux sends it. Data flows in one direction of a connection, so that nothing is
-    /// superseded in the other one, which also has the last segment of the handshake.
+    /// Returns the TCP header of an acknowledgement as Linux sends it. Data flows in only one direction of a connection. In the other one,
+    /// which also carries the last segment of the handshake, nothing can be superseded.
     pub fn tcp_header(&self) -> Option<TcpHeader> {
         let Body::Ack(ack) = &self.body else { return None };
         let ace = match ack.is_accecn {
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(read(Body::HandshakeAck(HandshakeSegment::default())), None);
         let flags = |ack| read(Body::Ack(ack)).unwrap().flags & !TcpHeader::ACK;
         assert_eq!(flags(AckSegment { ece: true, ..ack }), TcpHeader::ECE);
-        // 9 + 5 is 6 modulo 8, and 5 without any mark.
+        // 9 + 5 is 6 modulo 8; without any mark, it is 5.
         let accurate = AckSegment { is_accecn: true, ..ack };
         assert_eq!(flags(accurate), TcpHeader::AE | TcpHeader::CWR);
         let unmarked = AckSegment { ce_pkts: 0, ..accurate };

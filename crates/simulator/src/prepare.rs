@@ -1,4 +1,4 @@
-//! From the nodes' tasks to connections and probes, and what nodes would answer before a trial.
+//! Converts the nodes' tasks to connections and probes, and makes the replies that nodes would give before a trial.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,10 +26,10 @@ use crate::tcp_probes::{Socket, TcpProbe};
 
 /// The kernel's default congestion control.
 const DEFAULT_CC: &str = "cubic";
-/// What a web server passes to one call of send(), as an agent's does.
+/// Bytes that a web server passes to one call of send(), like an agent's web server.
 const SERVER_SEND_BYTES: u64 = 64 << 10;
 
-/// What each node does in a trial of a point, and the network. The inputs are those of the nodes in the lab: the plan and the seed.
+/// Returns what each node does in a trial of a point, and the network. The inputs are those of the nodes in the lab: the plan and the seed.
 pub fn trial(point: &CheckedPlan, seed: u64) -> (BTreeMap<String, NodeTask>, Topology) {
     let plan = point.with_lab_defaults();
     let topology = Topology::build(plan.plan());
@@ -43,7 +43,7 @@ pub fn trial(point: &CheckedPlan, seed: u64) -> (BTreeMap<String, NodeTask>, Top
     };
     let task = |node: &String| {
         let mut task = schedule::task_for(&plan, node, &context);
-        // As in an agent: a group that no phase names never runs.
+        // As in an agent, a group that no phase names never runs.
         task.servers.retain(|flow| flow.start < flow.stop);
         task.clients.retain(|flow| flow.start < flow.stop);
         (node.clone(), task)
@@ -51,7 +51,7 @@ pub fn trial(point: &CheckedPlan, seed: u64) -> (BTreeMap<String, NodeTask>, Top
     (plan.plan().nodes.keys().map(task).collect(), topology)
 }
 
-/// Every connection of every flow group, in the order of names.
+/// Returns all connections of all flow groups, in order of names.
 pub fn connections(
     nodes: &BTreeMap<String, NodeTask>,
     topology: &Topology,
@@ -71,7 +71,7 @@ pub fn connections(
     Ok(connections)
 }
 
-/// From the sender to the receiver, and back.
+/// Returns the routes from the sender to the receiver, and back.
 fn routes(
     task: &FlowTask,
     number: u32,
@@ -120,7 +120,7 @@ fn connection(
     let counted_ect = sending.counted_ect(name, wants);
     let send_bytes = task.plan.rate.map_or(MAX_BLOCK_BYTES, block_bytes);
     let config = sending.sender_config(send_bytes, seed);
-    // The state of the kernel's has no rows.
+    // The state of the kernel's congestion controls has no rows.
     let instance =
         (!SIMULATED_BUILTINS.contains(&algorithm)).then(|| (name.to_owned(), algorithm.to_owned()));
     let sockets = (config, receiving.rcvbuf());
@@ -131,8 +131,8 @@ fn connection(
     Ok(connection)
 }
 
-/// Of a connection whose congestion control, which both ends have, has these wishes: they come in addition to `tcp_ecn`, but not where it
-/// is 0, as with agents.
+/// Returns the settings of a connection whose congestion control, the same at both ends, wants this. Its wants are added to `tcp_ecn`
+/// unless that is 0, as with agents.
 fn ecn_settings((client, server): (&Sysctls<'_>, &Sysctls<'_>), wants: Wants) -> EcnSettings {
     let needed = EcnVariant::needed_by(wants);
     let with = |own: EcnVariant, node: &Sysctls<'_>| match node.ecn() {
@@ -146,7 +146,7 @@ fn ecn_settings((client, server): (&Sysctls<'_>, &Sysctls<'_>), wants: Wants) ->
     }
 }
 
-/// Every probe that sends echoes, in the order of nodes and names.
+/// Returns all probes that send echoes, in order of nodes and names.
 pub fn probes(
     nodes: &BTreeMap<String, NodeTask>,
     topology: &Topology,
@@ -179,7 +179,7 @@ pub fn probes(
     Ok(probes)
 }
 
-/// Every probe that connects, in the order of nodes and names.
+/// Returns all probes that connect, in order of nodes and names.
 pub fn tcp_probes(
     nodes: &BTreeMap<String, NodeTask>,
     topology: &Topology,
@@ -213,7 +213,8 @@ pub fn tcp_probes(
     Ok(probes)
 }
 
-/// Of the node that measures, which has the default congestion control, and of the one that answers; what they may negotiate.
+/// Returns the sockets of the node that measures, which has the default congestion control, and of the node that answers, and what they may
+/// negotiate.
 fn probe_sockets(
     nodes: &BTreeMap<String, NodeTask>,
     probe: &ProbeTask,
@@ -225,7 +226,7 @@ fn probe_sockets(
     let subject = format!("probe {}", probe.id);
     let name = probe.plan.cc.as_deref().unwrap_or(DEFAULT_CC);
     let answering = server.congestion_control(&subject, name)?;
-    // The plan does not set the congestion control of the end that connects, so its SYN asks for no more than `tcp_ecn`.
+    // The plan does not set the congestion control of the connecting end, so its SYN asks only for what `tcp_ecn` says.
     let ecn = EcnSettings {
         request: client.ecn_request(),
         accept: server.ecn_accept().max(EcnVariant::needed_by(answering.wants())),
@@ -242,7 +243,7 @@ fn probe_sockets(
     Ok((sockets, ecn))
 }
 
-/// Replies of the nodes to Describe.
+/// Returns the nodes' replies to Describe.
 pub fn infos(
     nodes: &BTreeMap<String, NodeTask>,
     topology: &Topology,
@@ -276,7 +277,7 @@ pub fn infos(
     nodes.keys().map(|node| (node.clone(), info(node))).collect()
 }
 
-/// Replies of the nodes to Prepare.
+/// Returns the nodes' replies to Prepare.
 pub fn replies(
     nodes: &BTreeMap<String, NodeTask>,
     network: &Network,
@@ -305,7 +306,7 @@ pub fn replies(
     nodes.keys().map(|node| (node.clone(), reply(node))).collect()
 }
 
-/// Events of a node's preparation.
+/// Returns the events of a node's preparation.
 fn events(task: &NodeTask) -> Vec<wire::Event> {
     let shared = |link: &LinkTask| {
         flow_queues::events(&link.config, link.flows.as_deref(), Backend::Userspace)
@@ -313,7 +314,7 @@ fn events(task: &NodeTask) -> Vec<wire::Event> {
     task.links.iter().flat_map(shared).chain(ecn_events(task)).collect()
 }
 
-/// The instances that connections of a node and its web servers use.
+/// Returns the instances that the connections of a node and its web servers use.
 fn congestion_controls(
     node: &str,
     nodes: &BTreeMap<String, NodeTask>,

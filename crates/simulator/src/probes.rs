@@ -1,4 +1,4 @@
-//! Probes: echoes over ICMP and UDP, and streams over UDP. A stream begins at the probe's start, without the requests of an agent.
+//! Probes: echoes over ICMP and UDP, and streams over UDP. A stream begins at the probe's start, without the requests that an agent sends.
 
 use ccbench_proto::plan::probe::STREAM_PACKET_BYTES;
 use ccbench_proto::plan::{Ecn, ProbeKind, Repeat};
@@ -13,16 +13,16 @@ pub struct SimulatedProbe {
     pub node: String,
     task: ProbeTask,
     index: u32,
-    /// There and back.
+    /// Forward and reverse route.
     pub routes: [u32; 2],
     next_seq: u32,
-    /// Echoes without an answer.
+    /// Echoes that have not been answered.
     outstanding: Vec<OutstandingEcho>,
-    /// What has arrived of a stream in this interval, bytes of IP.
+    /// Bytes of IP that have arrived from a stream in this interval.
     arrived_bytes: u64,
 }
 
-/// An echo request that is not answered yet.
+/// An echo request that has not been answered yet.
 struct OutstandingEcho {
     seq: u32,
     sent_ns: u64,
@@ -31,13 +31,13 @@ struct OutstandingEcho {
 /// An echo that a probe sends.
 pub struct SentEcho {
     pub packet: Packet,
-    /// When the echo is lost, or the first interval of a stream ends.
+    /// When the echo counts as lost, or when the first interval of a stream ends.
     pub timeout_ns: Option<u64>,
-    /// When the next one is sent, if that is known already.
+    /// When the next one is sent, if known.
     pub next_ns: Option<u64>,
 }
 
-/// The row of a measurement that has just begun.
+/// Returns the row of a measurement that has just begun.
 pub fn row(task: &ProbeTask, seq: u32, at_ns: u64) -> wire::Probe {
     wire::Probe {
         at_ns,
@@ -54,7 +54,7 @@ impl SimulatedProbe {
         Self { node, task, index, routes, next_seq: 0, outstanding: Vec::new(), arrived_bytes: 0 }
     }
 
-    /// Time of the first echo after the trial's beginning, nanoseconds.
+    /// Returns the time of the first echo after the beginning of the trial, nanoseconds.
     pub fn start_ns(&self) -> u64 {
         self.task.plan.start.nanos()
     }
@@ -63,18 +63,18 @@ impl SimulatedProbe {
         self.task.plan.kind == ProbeKind::UdpStream
     }
 
-    /// Sends the next datagram of a stream. Its time follows from its number, so that roundings do not add up.
+    /// Sends the next datagram of a stream. Its time is computed from its number, so that rounding errors do not add up.
     fn send_datagram(&mut self, now_ns: u64) -> SentEcho {
         let seq = self.next_seq;
         self.next_seq += 1;
-        // The plan's check requires one.
+        // The plan's check requires a rate.
         let rate_bps = self.task.plan.rate.map_or(1, Rate::bits_per_sec);
         let due_ns = |number: u32| {
             let bits = u128::from(number) * u128::from(STREAM_PACKET_BYTES) * 8;
             (bits * 1_000_000_000 / u128::from(rate_bps)) as u64
         };
         let frame_bytes = ETHERNET_BYTES + STREAM_PACKET_BYTES;
-        // Intervals are numbered by the events of their ends.
+        // The events at the ends of intervals number them.
         let echo = Echo { probe: self.index, seq: 0, is_reply: true, frame_bytes };
         SentEcho {
             packet: Packet::new(self.routes[1], Ecn::of(self.task.plan.tos), Body::Echo(echo)),
@@ -83,7 +83,7 @@ impl SimulatedProbe {
         }
     }
 
-    /// The end of the interval of a stream after the one that ends now.
+    /// Returns the end of the interval of a stream that follows the one that ends now.
     pub fn next_interval_ns(&self, now_ns: u64) -> Option<u64> {
         self.is_stream().then(|| now_ns + self.task.plan.every.nanos())
     }
@@ -107,14 +107,14 @@ impl SimulatedProbe {
         }
     }
 
-    /// The other node's reply, with the same TOS byte.
+    /// Returns the other node's reply, with the same TOS byte.
     pub fn answer(&self, echo: Echo) -> Packet {
         let reply = Echo { is_reply: true, ..echo };
         Packet::new(self.routes[1], Ecn::of(self.task.plan.tos), Body::Echo(reply))
     }
 
-    /// Ends an echo with its reply or its timeout. `None`: it has already ended. A datagram of a stream counts, and the end of the
-    /// interval `seq` gives its row.
+    /// Ends an echo with its reply or its timeout. Returns `None` if it has already ended. For a stream, a datagram is counted, and the end
+    /// of the interval `seq` returns its row.
     pub fn finish(&mut self, now_ns: u64, seq: u32, is_lost: bool) -> Option<wire::Probe> {
         if self.is_stream() {
             if !is_lost {
@@ -132,7 +132,7 @@ impl SimulatedProbe {
         Some(wire::Probe { rtt_us, lost: is_lost, ..row(&self.task, seq, sent_ns) })
     }
 
-    /// Whether the next echo follows the end of the last one.
+    /// Returns whether the next echo follows the end of the last one.
     pub fn is_back_to_back(&self) -> bool {
         self.task.plan.repeat == Repeat::BackToBack
     }

@@ -1,4 +1,4 @@
-//! The rows of the protocol, as an agent of each node would send them.
+//! Writes the rows of the protocol as an agent of each node would send them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,10 +18,10 @@ use crate::network::SimulatedLink;
 use crate::packet::{MSS_BYTES, MTU_BYTES};
 use crate::tcp::TCP_FASTRETRANS_THRESH;
 
-/// Takes rows.
+/// Receives a row with the name of its node.
 type Emit<'a> = dyn FnMut(&str, wire::RunEvent) + 'a;
 
-/// Where rows go, and how many went there by node.
+/// Receives rows, and counts them by node.
 pub struct Rows<'a> {
     emit: &'a mut Emit<'a>,
     counts: BTreeMap<String, u64>,
@@ -32,7 +32,7 @@ impl<'a> Rows<'a> {
         Self { emit, counts: BTreeMap::new() }
     }
 
-    /// A row of a node.
+    /// Emits a row of a node.
     pub fn push(&mut self, node: &str, of: Of) {
         match self.counts.get_mut(node) {
             Some(count) => *count += 1,
@@ -63,7 +63,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// A connection was not made in time, so that its end of the flow group has ended.
+    /// Reports that a connection was not established in time, which ends its end of the flow group.
     pub fn connect_error(&mut self, now_ns: u64, connection: &Connection) {
         let task = &connection.task;
         let server = SocketAddr::new(task.to_ip, task.server_port);
@@ -74,19 +74,19 @@ impl<'a> Rows<'a> {
         self.event(now_ns, &task.plan.from, Kind::FlowEnd(NoData {}), &task.group, "");
     }
 
-    /// The listening end of such a flow group was stopped while it waited for connections.
+    /// Reports that the listening end of such a flow group was stopped while it waited for connections.
     pub fn no_report(&mut self, now_ns: u64, connection: &Connection) {
         let (task, why) = (&connection.task, "ccbench server left no report (exit code 1)");
         self.event(now_ns, &task.plan.to, Kind::FlowError(NoData {}), &task.group, why);
     }
 
-    /// The trial's end cut off a connection or a fetch.
+    /// Reports that the end of the trial cut off a connection or a fetch.
     pub fn probe_unfinished(&mut self, now_ns: u64, node: &str, probe: &str) {
         let why = "the trial ended before its last 1 did: no row, neither measured nor lost";
         self.event(now_ns, node, Kind::ProbeUnfinished(NoData {}), probe, why);
     }
 
-    /// The state of a congestion control of ccbench's, after a round or when one of its states began.
+    /// Emits the state of one of ccbench's congestion controls, after a round or when a state begins.
     pub fn cc_state(&mut self, now_ns: u64, connection: &Connection, round: u64, stats: &[Stat]) {
         let Some((cc, algorithm)) = &connection.instance else { return };
         let ports = connection.ports(Side::Sender);
@@ -109,7 +109,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// The configuration of a link at the beginning.
+    /// Emits the initial configuration of a link.
     pub fn initial_link_change(
         &mut self,
         link: &SimulatedLink,
@@ -132,7 +132,7 @@ impl<'a> Rows<'a> {
         self.push(&link.node, Of::LinkChange(row));
     }
 
-    /// A change of the plan.
+    /// Emits a change of the plan.
     pub fn link_change(
         &mut self,
         now_ns: u64,
@@ -155,7 +155,7 @@ impl<'a> Rows<'a> {
         self.push(&link.node, Of::LinkChange(row));
     }
 
-    /// Counters of a link, and what its trace and its packet log have brought since the last call.
+    /// Emits the counters of a link, and the rows of its trace and packet log since the last call.
     pub fn sample_link(&mut self, now_ns: u64, link: &mut SimulatedLink) {
         if link.last_sample_ns.replace(now_ns) == Some(now_ns) {
             return;
@@ -165,7 +165,7 @@ impl<'a> Rows<'a> {
         self.link_history(now_ns, link);
     }
 
-    /// What the trace and the packet log of a link have brought since the last call.
+    /// Emits the rows of a link's trace and packet log since the last call.
     fn link_history(&mut self, now_ns: u64, link: &mut SimulatedLink) {
         let names = (link.name.as_str(), link.dev.as_str());
         let (mut changes, mut packets) = (Vec::new(), Vec::new());
@@ -175,18 +175,18 @@ impl<'a> Rows<'a> {
         packets.into_iter().for_each(|row| self.push(&link.node, Of::LinkPacket(row)));
     }
 
-    /// The last rows of a link.
+    /// Emits the last rows of a link.
     pub fn finish_link(&mut self, now_ns: u64, link: &mut SimulatedLink) {
         link.link.advance(now_ns);
         self.sample_link(now_ns, link);
-        // Of packets that left at this instant after a sample.
+        // Rows of packets that left at this instant after a sample.
         self.link_history(now_ns, link);
         let mut timing = Vec::new();
         link.link.timing(now_ns, (&link.name, &link.dev), &mut timing);
         timing.into_iter().for_each(|row| self.push(&link.node, Of::LinkTiming(row)));
     }
 
-    /// The last rows of a node.
+    /// Emits the last rows of a node.
     pub fn finish_node(&mut self, now_ns: u64, node: &str) {
         self.event(now_ns, node, Kind::TrialEnd(NoData {}), "", "");
         let rows_sent = self.counts.get(node).copied().unwrap_or(0);
@@ -195,11 +195,11 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// State of a connection's rows: values of earlier rows.
+/// Values of earlier rows of a connection.
 pub struct FlowRows {
     last_sample_ns: Option<u64>,
     interval_ns: u64,
-    /// End of the last interval, and the bytes sent and received and the retransmissions until then.
+    /// End of the last interval, with the bytes sent and received and the retransmissions until then.
     last_ns: u64,
     last_bytes: [u64; 2],
     last_retransmits: u32,
@@ -218,13 +218,13 @@ impl FlowRows {
         }
     }
 
-    /// The application starts; returns when its first interval ends.
+    /// Starts the application. Returns when its first interval ends.
     pub fn begin(&mut self, now_ns: u64) -> u64 {
         self.last_ns = now_ns;
         now_ns + self.interval_ns
     }
 
-    /// An interval ends; returns when the next one does.
+    /// Ends an interval. Returns when the next one ends.
     pub fn interval(
         &mut self,
         now_ns: u64,
@@ -273,7 +273,7 @@ impl FlowRows {
         (!stopped).then_some(now_ns + self.interval_ns)
     }
 
-    /// TCP_INFO of both ends.
+    /// Emits TCP_INFO of both ends.
     pub fn sample(&mut self, now_ns: u64, connection: &mut Connection, rows: &mut Rows<'_>) {
         if self.is_finished
             || connection.established_ns.is_none()
@@ -296,7 +296,7 @@ impl FlowRows {
         }
     }
 
-    /// The last rows.
+    /// Emits the last rows.
     pub fn finish(&mut self, now_ns: u64, connection: &mut Connection, rows: &mut Rows<'_>) {
         if self.is_finished {
             return;
@@ -338,7 +338,7 @@ impl FlowRows {
     }
 }
 
-/// The sending end's part of a sample; `None`: there is no connection.
+/// Fills in the sending end's part of a sample. Returns `None` if there is no connection.
 pub fn fill_sender(
     now_ns: u64,
     connection: &mut Connection,
@@ -390,7 +390,7 @@ pub fn fill_sender(
     Some(())
 }
 
-/// The receiving end's part of a sample; `None`: there is no connection.
+/// Fills in the receiving end's part of a sample. Returns `None` if there is no connection.
 pub fn fill_receiver(connection: &mut Connection, row: &mut wire::FlowSample) -> Option<()> {
     let receiver = connection.receiver()?;
     row.ca_state = Some(0);

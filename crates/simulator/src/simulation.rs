@@ -29,11 +29,11 @@ mod triggers;
 /// Events of a simulation.
 #[derive(Debug, Clone, Copy)]
 enum Event {
-    /// A link has something to do.
+    /// A link has work to do.
     Link(usize),
     /// An application connects, or the handshake's timer expires.
     Connect(usize),
-    /// An application waits no longer for its connect().
+    /// An application stops waiting for its connect().
     ConnectLimit(usize),
     /// An application with a rate writes.
     Write(usize),
@@ -41,7 +41,7 @@ enum Event {
     Timer(usize, SocketTimer),
     /// The plan changes a link.
     LinkChange(usize, usize),
-    /// A flow's state has triggered a change of a link.
+    /// A change of a link that a flow's state has triggered.
     Trigger(usize),
     Probe(usize),
     ProbeTimeout(usize, u32),
@@ -52,7 +52,7 @@ enum Event {
     Phase(usize),
 }
 
-/// A trial to be simulated.
+/// A trial to simulate.
 pub struct Simulation {
     nodes: BTreeMap<String, NodeTask>,
     infos: BTreeMap<String, wire::NodeInfo>,
@@ -62,33 +62,33 @@ pub struct Simulation {
     tcp_probes: Vec<TcpProbe>,
     events: EventQueue<Event>,
     end_ns: u64,
-    /// A flow's state changes a link.
+    /// Whether a flow's state changes a link.
     has_triggers: bool,
-    /// A rule that a congestion control broke.
+    /// A rule that a congestion control violated.
     violation: Option<SimulatorError>,
     flow_rows: Vec<FlowRows>,
     ack_rows: Vec<AckRows>,
-    /// Packets of this instant that wait for their next link.
+    /// Packets of this instant that are waiting for their next link.
     in_transit: VecDeque<Packet>,
 }
 
 impl Simulation {
-    /// A trial of a point of a plan. Flow groups have the defaults of trials on virtual time
-    /// ([`CheckedPlan::with_lab_defaults`]). `seed` is the trial's.
+    /// Creates a trial of a point of a plan. Flow groups get the defaults of trials on virtual time ([`CheckedPlan::with_lab_defaults`]).
+    /// `seed` is the trial's.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// As for [`Self::new`].
     pub fn of_trial(point: &CheckedPlan, seed: u64) -> Result<Self, SimulatorError> {
         let (nodes, topology) = crate::prepare::trial(point, seed);
         Self::new(nodes, &topology, seed)
     }
 
-    /// `nodes`: what each node does, from [`ccbench_proto::schedule::task_for`]; `topology`: of the settled plan.
+    /// Creates a trial. `nodes`: what each node does, from [`ccbench_proto::schedule::task_for`]; `topology`: of the settled plan.
     ///
     /// `seed` is the trial's.
     ///
     /// # Errors
-    /// What cannot be simulated: [`SimulatorError::Link`], [`SimulatorError::NoInterface`], [`SimulatorError::NoPath`],
+    /// The trial cannot be simulated: [`SimulatorError::Link`], [`SimulatorError::NoInterface`], [`SimulatorError::NoPath`],
     /// [`SimulatorError::CongestionControl`], [`SimulatorError::Parameter`].
     pub fn new(
         nodes: BTreeMap<String, NodeTask>,
@@ -119,20 +119,20 @@ impl Simulation {
         })
     }
 
-    /// Replies of the nodes to Describe, by node.
+    /// Returns the nodes' replies to Describe, by node.
     pub fn infos(&self) -> BTreeMap<String, wire::NodeInfo> {
         self.infos.clone()
     }
 
-    /// Replies of the nodes to Prepare, by node.
+    /// Returns the nodes' replies to Prepare, by node.
     pub fn replies(&self) -> BTreeMap<String, wire::PrepareReply> {
         crate::prepare::replies(&self.nodes, &self.network, &self.connections)
     }
 
-    /// Runs to the end, or until `should_continue` returns false (checked every 4096 events). `emit` takes each row of a node.
+    /// Runs to the end, or until `should_continue` returns false (checked every 4096 events). `emit` receives each row with its node.
     ///
     /// # Errors
-    /// [`SimulatorError::Stopped`], or [`SimulatorError::Violation`] of a congestion control.
+    /// [`SimulatorError::Stopped`], or [`SimulatorError::Violation`] for a congestion control.
     pub fn run(
         mut self,
         emit: &mut dyn FnMut(&str, wire::RunEvent),
@@ -160,7 +160,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Queues what is known from the beginning.
+    /// Queues the events that are known from the beginning.
     fn schedule(&mut self) {
         for (index, connection) in self.connections.iter().enumerate() {
             let task = &connection.task;
@@ -235,7 +235,7 @@ impl Simulation {
         }
     }
 
-    /// Lets every packet of this instant go on until it is in a link or at the end of its route.
+    /// Moves all packets of this instant until each is in a link or at the end of its route.
     fn move_packets(&mut self, now_ns: u64, rows: &mut Rows<'_>) {
         while let Some(packet) = self.in_transit.pop_front() {
             match self.network.forward(now_ns, packet) {
@@ -264,7 +264,7 @@ impl Simulation {
         }
     }
 
-    /// A packet is at the end of its route.
+    /// Processes a packet that is at the end of its route.
     fn arrive(&mut self, now_ns: u64, packet: Packet, rows: &mut Rows<'_>) {
         if packet.is_corrupt {
             return;
@@ -277,7 +277,7 @@ impl Simulation {
             let answer = self.probes[index].answer(echo);
             return self.in_transit.push_back(answer);
         }
-        // Routes of connections come first, two for each.
+        // The routes of connections come first, two for each connection.
         let index = packet.route as usize / 2;
         let Some(connection) = self.connections.get_mut(index) else {
             return self.arrive_at_tcp_probe(now_ns, &packet, rows);
@@ -328,7 +328,7 @@ impl Simulation {
         }
     }
 
-    /// The application connects again once it is connected, as ccbench's generator and iperf3 do.
+    /// Opens the application's next connection once the last one is established, as ccbench's generator and iperf3 do.
     fn open_next(&mut self, now_ns: u64, index: usize, rows: &mut Rows<'_>) {
         let stream = self.connections[index].stream;
         let next = self.connections.get(index + 1);
@@ -337,7 +337,7 @@ impl Simulation {
         }
     }
 
-    /// connect() has failed: the application reports it and ends, which resets the connections that it has.
+    /// Reports that connect() has failed. The application then ends, which resets the connections that it has.
     fn give_up(&mut self, now_ns: u64, index: usize, rows: &mut Rows<'_>) {
         let connection = &self.connections[index];
         if connection.is_connected || !matches!(connection.state, State::SynSent) {
@@ -350,7 +350,7 @@ impl Simulation {
         rows.connect_error(now_ns, &self.connections[index]);
     }
 
-    /// The application ends at its time, and resets its connection.
+    /// Ends the application at its time, which resets its connection.
     fn stop(&mut self, now_ns: u64, index: usize, rows: &mut Rows<'_>) {
         let connection = &self.connections[index];
         if connection.stopped_ns.is_some() {
@@ -370,7 +370,7 @@ impl Simulation {
         connection.state = state;
     }
 
-    /// A connection has just been made. The application starts once it has all connections of its group.
+    /// Records that a connection has been established. The application starts once all connections of its group are.
     fn established(&mut self, now_ns: u64, index: usize, rows: &mut Rows<'_>) {
         let connection = &mut self.connections[index];
         self.ack_rows[index].established(now_ns, connection, rows);
@@ -389,8 +389,8 @@ impl Simulation {
         self.interleave(earlier);
     }
 
-    /// The packets behind the first `earlier` ones leave in turn, one of each connection: ccbench's generator writes to each
-    /// connection in a thread of its own.
+    /// Interleaves the packets behind the first `earlier` ones, one of each connection in turn: ccbench's generator writes to each
+    /// connection in a separate thread.
     fn interleave(&mut self, earlier: usize) {
         let mut counts = BTreeMap::new();
         let number = |packet: Packet| {
@@ -425,7 +425,7 @@ impl Simulation {
         self.after_sender(now_ns, index, rows);
     }
 
-    /// Transmits what a sender has put out, and queues its timers.
+    /// Transmits the sender's output and queues its timers.
     fn after_sender(&mut self, now_ns: u64, index: usize, rows: &mut Rows<'_>) {
         let connection = &mut self.connections[index];
         AckRows::sender_events(connection, rows);
@@ -484,7 +484,7 @@ impl Simulation {
         }
     }
 
-    /// A packet of a measurement's connection is at the end of its route. Those of earlier connections are ignored.
+    /// Processes a packet of a measurement's connection at the end of its route. Packets of earlier connections are ignored.
     fn arrive_at_tcp_probe(&mut self, now_ns: u64, packet: &Packet, rows: &mut Rows<'_>) {
         let index = self.tcp_probes.iter().position(|probe| probe.has_route(packet.route));
         if let Some(index) = index {
@@ -493,7 +493,7 @@ impl Simulation {
         }
     }
 
-    /// Transmits, queues and reports what a probe has put out.
+    /// Transmits, queues and reports a probe's output.
     fn after_tcp_probe(&mut self, index: usize, rows: &mut Rows<'_>) {
         let probe = &mut self.tcp_probes[index];
         self.in_transit.extend(probe.outbox.drain(..));
@@ -534,7 +534,7 @@ impl Simulation {
         self.serve_link(now_ns, index);
     }
 
-    /// The configuration of every link at the beginning.
+    /// Reports the initial configuration of every link.
     fn report_initial_link_changes(&mut self, rows: &mut Rows<'_>) {
         for link in &self.network.links {
             rows.initial_link_change(link, &self.nodes);
@@ -560,7 +560,7 @@ impl Simulation {
         self.events.add(next_ns, Event::SampleLinks);
     }
 
-    /// The last rows.
+    /// Emits the last rows.
     fn finish(mut self, rows: &mut Rows<'_>) {
         for (connection, flow) in self.connections.iter_mut().zip(&mut self.flow_rows) {
             flow.finish(self.end_ns, connection, rows);

@@ -1,4 +1,4 @@
-//! Settings of a node, from its sysctls and congestion controls.
+//! Settings of a node, taken from its sysctls and congestion controls.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use crate::ecn_negotiation::EcnVariant;
 use crate::error::SimulatorError;
 use crate::tcp::{EcnMode, SenderConfig, SocketBuffer};
 
-/// The second and third numbers of `tcp_wmem` and `tcp_rmem`.
+/// The second and third number of `tcp_wmem` and `tcp_rmem`.
 const WMEM: SocketBuffer = SocketBuffer { default_bytes: 16_384, max_bytes: 4_194_304 };
 const RMEM: SocketBuffer = SocketBuffer { default_bytes: 131_072, max_bytes: 6_291_456 };
-/// Highest value of these numbers.
+/// Maximum value of these numbers.
 const INT_MAX: u64 = i32::MAX as u64;
-/// `gso_max_segs` of an interface (GSO_MAX_SEGS), and where an agent has switched the segmentation offloads off.
+/// `gso_max_segs` of an interface (GSO_MAX_SEGS), and its value after an agent has turned the segmentation offloads off.
 const GSO_MAX_SEGS: u32 = 65_535;
 const ONE_SEGMENT: u32 = 1;
 
@@ -32,7 +32,7 @@ impl Sysctls<'_> {
         self.get(name)?.split_whitespace().nth(at)?.parse().ok()
     }
 
-    /// The second and third number of `tcp_wmem` or `tcp_rmem`.
+    /// Returns the second and third number of `tcp_wmem` or `tcp_rmem`.
     fn buffer(&self, name: &str, kernel: SocketBuffer) -> SocketBuffer {
         let number = |at| self.number(name, at).map(|bytes| bytes.min(INT_MAX));
         let max_bytes = number(2).unwrap_or(kernel.max_bytes);
@@ -40,12 +40,12 @@ impl Sysctls<'_> {
         SocketBuffer { default_bytes, max_bytes }
     }
 
-    /// `tcp_ecn`.
+    /// Returns `tcp_ecn`.
     pub fn ecn(&self) -> u64 {
         self.number("net.ipv4.tcp_ecn", 0).unwrap_or(2)
     }
 
-    /// What a socket asks for when it connects (`enum tcp_ecn_mode`).
+    /// Returns what a connecting socket asks for (`enum tcp_ecn_mode`).
     pub fn ecn_request(&self) -> EcnVariant {
         match self.ecn() {
             1 | 4 => EcnVariant::Rfc3168,
@@ -54,7 +54,7 @@ impl Sysctls<'_> {
         }
     }
 
-    /// The most that a socket accepts when it listens.
+    /// Returns the highest variant that a listening socket accepts.
     pub fn ecn_accept(&self) -> EcnVariant {
         match self.ecn() {
             1 | 2 => EcnVariant::Rfc3168,
@@ -63,18 +63,18 @@ impl Sysctls<'_> {
         }
     }
 
-    /// `tcp_ecn_fallback`.
+    /// Returns `tcp_ecn_fallback`.
     pub fn ecn_fallback(&self) -> bool {
         self.number("net.ipv4.tcp_ecn_fallback", 0) != Some(0)
     }
 
-    /// The ECN field of data that is sent with the congestion control of this name in the plan, if that counts marks.
+    /// Returns the ECN field of data sent with the congestion control of this name in the plan, if that counts marks.
     pub fn counted_ect(&self, name: &str, wants: Wants) -> Option<Ecn> {
         let ect1 = self.0.cc.get(name).and_then(|cc| cc.ect1).unwrap_or(wants.ect1);
         wants.ecn.then_some(if ect1 { Ecn::Ect1 } else { Ecn::Ect0 })
     }
 
-    /// Of a socket that sends, with this seed of its congestion control, before the handshake.
+    /// Returns the configuration of a sending socket before the handshake. `seed` is that of its congestion control.
     pub fn sender_config(&self, send_bytes: u64, seed: u64) -> SenderConfig {
         SenderConfig {
             ecn: EcnMode::Off,
@@ -86,12 +86,12 @@ impl Sysctls<'_> {
         }
     }
 
-    /// The receive buffer of a socket.
+    /// Returns the receive buffer of a socket.
     pub fn rcvbuf(&self) -> SocketBuffer {
         self.buffer("net.ipv4.tcp_rmem", RMEM)
     }
 
-    /// The congestion control with this name in the plan; `subject` is what uses it.
+    /// Creates the congestion control with this name in the plan. `subject` is what uses it.
     pub fn congestion_control(
         &self,
         subject: &str,

@@ -1,5 +1,5 @@
-//! TCP as Linux does it around a congestion control. Names are the kernel's; each function names the one that it follows
-//! (Linux 7.3, net/ipv4). Sequence numbers do not wrap; lengths of segments are those of the application's data.
+//! TCP around a congestion control, as Linux implements it. Names are the kernel's. Each function names the kernel function that it follows
+//! (Linux 7.3, net/ipv4). Sequence numbers do not wrap. Segment lengths are those of the application's data.
 
 mod ack;
 mod ack_state;

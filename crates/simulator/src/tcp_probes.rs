@@ -1,8 +1,8 @@
-//! Probes over TCP: the duration of connect() (`tcp_connect`), and fetches of a file (`http`). A probe makes one measurement after the
-//! other, as the agent's does (`crates/agent/src/probe/tcp.rs`), each over a new connection with a port of its own.
+//! Probes over TCP: the duration of connect() (`tcp_connect`), and fetches of a file (`http`). Like the agent's
+//! (`crates/agent/src/probe/tcp.rs`), a probe makes one measurement after another, each over a new connection with its own port.
 //!
-//! A connection has two half-connections, whose acknowledgements do not travel on data, and ends without FIN: packets of an
-//! earlier connection pass the links and are ignored where they arrive.
+//! A connection has two half-connections. Their acknowledgements are not piggybacked on data, and the connection ends without FIN: packets
+//! of an earlier connection pass the links and are ignored where they arrive.
 
 use std::net::SocketAddr;
 
@@ -20,20 +20,20 @@ use crate::packet::{Body, HandshakeSegment, Packet, Segment};
 use crate::probes::row;
 use crate::tcp::{Established, Receiver, Sender, SenderConfig, SocketBuffer};
 
-/// Back-to-back measurements begin at least so far apart, as in an agent.
+/// Minimum time between the beginnings of back-to-back measurements, as in an agent.
 const PAUSE_NS: u64 = 1_000_000;
-/// `ip_local_port_range`: the first port, and how many there are.
+/// `ip_local_port_range`: the first port, and the number of ports.
 const FIRST_LOCAL_PORT: u16 = 32_768;
 const LOCAL_PORTS: u64 = 28_232;
-/// Distance of the first ports of two probes.
+/// Distance between the first ports of two probes.
 const PORTS_PER_PROBE: u64 = 800;
-/// What an agent reports for a measurement that reaches its timeout, and for a connect() that the kernel gives up (ETIMEDOUT).
+/// What an agent reports for a measurement that reaches its timeout, and for a connect() on which the kernel gives up (ETIMEDOUT).
 const TIMED_OUT: &str = "timed out";
 const SYN_TIMED_OUT: &str = "Connection timed out (os error 110)";
 
 /// The settings of one node's sockets.
 pub struct Socket {
-    /// Before its first call.
+    /// The congestion control before its first call.
     pub cc: CongestionControl,
     /// ECN field of data if the congestion control counts marks.
     pub counted_ect: Option<Ecn>,
@@ -41,7 +41,7 @@ pub struct Socket {
     pub rcvbuf: SocketBuffer,
 }
 
-/// The direction of data.
+/// Direction of data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// From the node that measures.
@@ -61,7 +61,7 @@ impl Direction {
     }
 }
 
-/// What happens to a probe at an instant. Numbers are those of measurements.
+/// An event of a probe. Numbers are those of measurements.
 #[derive(Debug, Clone, Copy)]
 pub enum MeasurementEvent {
     Begin,
@@ -71,47 +71,47 @@ pub enum MeasurementEvent {
     Timeout(u32),
 }
 
-/// A probe and its present measurement.
+/// A probe and its current measurement.
 pub struct TcpProbe {
     /// The node that measures.
     pub node: String,
     task: ProbeTask,
-    /// Of the node that measures and of the one that answers.
+    /// The sockets of the node that measures and of the node that answers.
     sockets: [Socket; 2],
     ecn: EcnSettings,
-    /// The number of its path in the network, which counts the probes of the trial.
+    /// Number of its path in the network, which counts the probes of the trial.
     path: u32,
-    /// No measurement begins or fails from the trial's end on.
+    /// End of the trial. From then on, no measurement begins or fails.
     end_ns: u64,
     request_bytes: u64,
-    /// Of the answer's head.
+    /// Bytes of the answer's head.
     head_bytes: u64,
-    /// Of its body.
+    /// Bytes of the answer's body.
     body_bytes: u64,
     next_seq: u32,
     due_ns: u64,
     measurement: Option<Measurement>,
-    /// An invariant that a congestion control of an earlier measurement broke.
+    /// An invariant that a congestion control of an earlier measurement violated.
     violation: Option<Violation>,
-    /// Packets to be sent.
+    /// Packets to send.
     pub outbox: Vec<Packet>,
-    /// Events to be queued, with their times.
+    /// Events to queue, with their times.
     pub events: Vec<(u64, MeasurementEvent)>,
     /// The row of a measurement that has ended.
     pub ended: Option<wire::Probe>,
 }
 
-/// A measurement under way.
+/// A measurement in progress.
 struct Measurement {
-    /// What is known so far.
+    /// The row, as far as it is known.
     row: wire::Probe,
-    /// From the node that measures, and back.
+    /// Routes from the node that measures, and back.
     routes: [u32; 2],
     handshake: Handshake,
-    /// When connect() returned, and the RTT of the handshake then.
+    /// When connect() returned, and the RTT of the handshake at that time.
     connected_ns: u64,
     handshake_rtt_ns: u64,
-    /// By [`Direction`]; each from the moment at which its sender may send.
+    /// Indexed by [`Direction`]. Each exists from the moment at which its sender may send.
     halves: [Option<Box<HalfConnection>>; 2],
 }
 
@@ -122,7 +122,7 @@ impl Measurement {
 }
 
 impl TcpProbe {
-    /// `path`: the number of its path in the network; `start_ns` and `end_ns`: when the probe and the trial begin and end.
+    /// Creates a probe. `path`: number of its path in the network; `start_ns` and `end_ns`: when the probe begins and the trial ends.
     pub fn new(
         (node, path): (String, u32),
         task: ProbeTask,
@@ -151,32 +151,32 @@ impl TcpProbe {
         }
     }
 
-    /// When the first measurement begins.
+    /// Returns when the first measurement begins.
     pub fn start_ns(&self) -> u64 {
         self.due_ns
     }
 
-    /// Its name in the plan.
+    /// Returns its name in the plan.
     pub fn id(&self) -> &str {
         &self.task.id
     }
 
-    /// Whether a measurement is under way.
+    /// Returns whether a measurement is in progress.
     pub fn is_measuring(&self) -> bool {
         self.measurement.is_some()
     }
 
-    /// Whether a route is one of the present connection's.
+    /// Returns whether a route belongs to the current connection.
     pub fn has_route(&self, route: u32) -> bool {
         self.measurement.as_ref().is_some_and(|measurement| measurement.routes.contains(&route))
     }
 
-    /// An invariant that a congestion control broke, of the present measurement or of an earlier one.
+    /// Returns an invariant that a congestion control violated, in the current measurement or an earlier one.
     pub fn violation(&self) -> Option<Violation> {
         self.violation.or_else(|| self.measurement.as_ref()?.violation())
     }
 
-    /// An event has come.
+    /// Processes an event.
     pub fn on_event(&mut self, now_ns: u64, event: MeasurementEvent, network: &mut Network) {
         match event {
             MeasurementEvent::Begin => self.begin(now_ns, network),
@@ -199,7 +199,7 @@ impl TcpProbe {
         self.after_sockets(now_ns);
     }
 
-    /// A packet of the present connection has arrived.
+    /// Processes a packet of the current connection.
     pub fn on_packet(&mut self, now_ns: u64, packet: &Packet) {
         let Some(measurement) = &self.measurement else { return };
         let direction = match packet.route == measurement.routes[0] {
@@ -243,7 +243,7 @@ impl TcpProbe {
         self.send_syn(now_ns, seq);
     }
 
-    /// Sends a SYN, also again.
+    /// Sends a SYN, possibly again.
     fn send_syn(&mut self, now_ns: u64, seq: u32) {
         let Some(measurement) = &mut self.measurement else { return };
         if measurement.row.seq != seq || measurement.row.connect_us.is_some() {
@@ -272,7 +272,7 @@ impl TcpProbe {
         }
     }
 
-    /// connect() returns. A fetch sends its request.
+    /// Processes the return of connect(). A fetch sends its request.
     fn connected(&mut self, now_ns: u64, established: Established) {
         let Some(measurement) = &mut self.measurement else { return };
         (measurement.connected_ns, measurement.handshake_rtt_ns) = (now_ns, established.rtt_ns);
@@ -289,7 +289,7 @@ impl TcpProbe {
         }
     }
 
-    /// The answering node's socket exists.
+    /// Records that the answering node's socket exists.
     fn accepted(&mut self, now_ns: u64, established: Established) {
         if self.half(Direction::Answer).is_none() {
             self.open_half(now_ns, Direction::Answer, established);
@@ -306,7 +306,7 @@ impl TcpProbe {
         let mut config = sending.config.clone();
         config.seed ^= (u64::from(measurement.row.seq) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let (negotiated, routes) = (measurement.handshake.negotiated(), measurement.routes);
-        // Only AccECN echoes every mark: the congestion control of the node that measures is not that of the one that answers.
+        // Only AccECN echoes every mark, because the two nodes have different congestion controls.
         let counted_ect = sending.counted_ect.filter(|_| negotiated == EcnVariant::AccEcn);
         let ecn = negotiated.feedback(counted_ect);
         config.ecn = ecn;
@@ -323,10 +323,10 @@ impl TcpProbe {
         measurement.halves[direction as usize] = Some(Box::new(half));
     }
 
-    /// Data arrives, and the application reads it at once.
+    /// Processes data, which the application reads at once.
     fn on_segment(&mut self, now_ns: u64, direction: Direction, segment: &Segment, ecn: Ecn) {
         if direction == Direction::Request {
-            // It acknowledges the SYN-ACK, too.
+            // It also acknowledges the SYN-ACK.
             let Segment { tsval_ns, tsecr_ns, .. } = *segment;
             let ack = HandshakeSegment { tsval_ns, tsecr_ns, ..HandshakeSegment::default() };
             self.on_handshake(now_ns, &Body::HandshakeAck(ack));
@@ -372,7 +372,7 @@ impl TcpProbe {
         self.end(now_ns);
     }
 
-    /// The measurement has ended; the next one is queued.
+    /// Ends the measurement and queues the next one.
     fn end(&mut self, now_ns: u64) {
         let Some(measurement) = self.measurement.take() else { return };
         self.violation = self.violation.or_else(|| measurement.violation());
@@ -382,13 +382,13 @@ impl TcpProbe {
         self.due_ns = match self.task.plan.repeat {
             Repeat::Once => return,
             Repeat::BackToBack => now_ns.max(begin_ns + PAUSE_NS),
-            // A measurement longer than the interval skips the missed ones.
+            // A measurement that is longer than the interval skips the ones it missed.
             Repeat::Interval => self.due_ns + every_ns * (1 + (now_ns - self.due_ns) / every_ns),
         };
         self.events.push((self.due_ns, MeasurementEvent::Begin));
     }
 
-    /// Transmits what the senders have put out, and queues the timers of both half-connections.
+    /// Transmits what the senders have output, and queues the timers of both half-connections.
     fn after_sockets(&mut self, now_ns: u64) {
         for direction in Direction::ALL {
             let Some(measurement) = &mut self.measurement else { return };
@@ -403,7 +403,7 @@ impl TcpProbe {
     }
 }
 
-/// The port that connect() takes for a measurement of a probe: every second one, as in Linux.
+/// Returns the port that connect() uses for a measurement of a probe: every second one, as in Linux.
 fn local_port(probe: u32, seq: u32) -> u16 {
     let offset = u64::from(probe) * PORTS_PER_PROBE + u64::from(seq) * 2;
     FIRST_LOCAL_PORT + (offset % LOCAL_PORTS) as u16

@@ -1,7 +1,7 @@
-//! In the steady state a simulated packet needs no memory allocation: a trial at a higher rate has as many rows, and needs no more
-//! than the growth of its queues. A measurement of a probe leaves nothing behind.
+//! In the steady state, a simulated packet needs no memory allocation: a trial at a higher rate has as many rows, and allocates only for
+//! the growth of its queues. A probe's measurement leaves nothing behind.
 //!
-//! A program of its own, because the counter counts the allocations of all tests that run at the same time.
+//! A separate program, because the counter counts the allocations of all tests that run at the same time.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::alloc::System;
@@ -16,10 +16,10 @@ mod support;
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
-/// Locked by the test that runs.
+/// The test that runs holds this lock.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Two flows over this rate and 10 ms each way.
+/// Returns a plan with two flows over this rate and 10 ms each way.
 fn plan(cc: &str, queue: &str, loss: &str, rate_mbit: u32) -> String {
     format!(
         r#"
@@ -59,7 +59,7 @@ flows = ["f"]
     )
 }
 
-/// Packets that passed both links, and allocations.
+/// Returns the number of packets that passed both links, and the number of allocations.
 fn run(text: &str) -> (u64, usize) {
     let region = Region::new(ALLOCATOR);
     let rows = support::rows(text, 1).unwrap();
@@ -91,7 +91,7 @@ fn no_packet_needs_an_allocation() {
     }
 }
 
-/// Connects for 20 s, with 1 ms each way.
+/// Connects for 20 s, with a delay of 1 ms each way.
 const CONNECTS: &str = r#"
 name = "allocations"
 [nodes]
@@ -130,7 +130,7 @@ fn a_measurement_leaves_no_memory_behind() {
         let change = region.change();
         late_bytes = change.bytes_allocated as isize - change.bytes_deallocated as isize;
         count += 1;
-        // Until then the event queue grows: events of handshakes that did not need them stay for a second.
+        // Until then the event queue grows: events of handshakes that did not need them stay queued for a second.
         if count == 2000 {
             early_bytes = late_bytes;
         }

@@ -1,7 +1,7 @@
-//! Digests of all rows of a few simulated trials, by point and table. They are the same on every machine: `make test-arm64` runs
-//! these tests on another architecture.
+//! Digests of all rows of a few simulated trials, by point and table. They are the same on every machine; `make test-arm64` runs these
+//! tests on another architecture.
 //!
-//! A change of the model changes them. Raise `MODEL_VERSION` then, and write them again with `UPDATE_GOLDEN=1`.
+//! A change of the model changes them. In that case, raise `MODEL_VERSION` and write them again with `UPDATE_GOLDEN=1`.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use prost::Message as _;
 #[derive(Default)]
 struct Table {
     rows: u64,
-    /// Each row's node and protobuf message, with their lengths.
+    /// Node and protobuf message of each row, with their lengths.
     bytes: Vec<u8>,
 }
 
@@ -28,7 +28,7 @@ fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/digests").join(name)
 }
 
-/// The trace files that a plan names.
+/// Returns the trace files that a plan names.
 fn traces(text: &str) -> TraceFiles {
     let facts = |name: String| {
         let bytes = std::fs::read(file(&name)).unwrap();
@@ -59,7 +59,7 @@ fn table_of(row: &Of) -> &'static str {
     }
 }
 
-/// The tables of a trial, by name.
+/// Returns the tables of a trial, by name.
 fn simulate(point: &CheckedPlan, seed: u64) -> BTreeMap<&'static str, Table> {
     let mut tables = BTreeMap::<_, Table>::new();
     let simulation = Simulation::of_trial(point, seed).unwrap();
@@ -74,7 +74,7 @@ fn simulate(point: &CheckedPlan, seed: u64) -> BTreeMap<&'static str, Table> {
     tables
 }
 
-/// The version of the model, then a line for each trial and table of the plan.
+/// Returns the version of the model, then one line for each trial and table of the plan.
 fn digests(text: &str) -> String {
     let read = check::read_for(Target::Simulator, text, &[], traces(text));
     let plan = read.unwrap_or_else(|problems| panic!("{problems:?}")).0;

@@ -1,5 +1,5 @@
-//! What connections negotiate, and the marks that come back: every point of `plans/conformance/ecn.toml`, whose claims the table here
-//! repeats (RFC 3168, section 6.1.1; RFC 9768, Table 2).
+//! Tests what connections negotiate and which marks they feed back, at every point of `plans/conformance/ecn.toml`. The table here repeats
+//! its claims (RFC 3168, section 6.1.1; RFC 9768, Table 2).
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ const ACC_ECN: u32 = 2;
 /// `TCPI_OPT_ECN` of `tcpi_options`.
 const OPTION_ECN: u32 = 8;
 
-/// By client and server, on a path on which no SYN is lost.
+/// Client, server and result, on a path on which no SYN is lost.
 const TABLE: [(&str, &str, u32); 9] = [
     ("none", "none", NO_ECN),
     ("none", "ecn", NO_ECN),
@@ -31,7 +31,7 @@ const TABLE: [(&str, &str, u32); 9] = [
     ("accecn", "accecn", ACC_ECN),
 ];
 
-/// What is negotiated at a point.
+/// Returns what is negotiated at a point.
 fn expected(client: &str, server: &str, path: &str) -> u32 {
     let row = TABLE.iter().find(|row| (row.0, row.1) == (client, server)).unwrap();
     match (path, client) {
@@ -75,7 +75,7 @@ fn every_pair_of_hosts_negotiates_what_the_rfcs_say() {
             assert_eq!(end.ecn_mode, Some(expected), "{what}");
             assert_eq!(end.options.unwrap() & OPTION_ECN != 0, expected != NO_ECN, "{what}");
         }
-        // Packets that are not ECN-capable are not marked; marks that are removed are not counted.
+        // Packets that are not ECN-capable are not marked. Marks that are removed are not counted.
         let can_mark = expected != NO_ECN && path != "ect_bleached";
         assert_eq!(trial.marks_pkts > 0, can_mark, "{what}: {}", trial.marks_pkts);
         let counted = trial.ends[&Side::Sender].delivered_ce_pkts.unwrap();
@@ -91,7 +91,7 @@ fn the_plan_is_one_for_kernels_too() {
     check::read(PLAN, &[]).unwrap();
 }
 
-/// A congestion control that counts marks asks for ECN in addition to `tcp_ecn`, but not where that is 0.
+/// A congestion control that counts marks asks for ECN in addition to `tcp_ecn`, unless that is 0.
 #[test]
 fn congestion_controls_that_count_marks_ask_for_ecn() {
     let mode = |algorithm: &str, [client, server, path]: [&str; 3]| {

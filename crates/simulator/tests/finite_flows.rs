@@ -1,4 +1,4 @@
-//! Finite flows: the application writes so many bytes and no more, and the time of the last one is in the table `flows`.
+//! Finite flows: the application writes exactly this many bytes, and the table `flows` has the time of the last one.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -7,7 +7,7 @@ use ccbench_proto::wire::{Flow, Side};
 
 mod support;
 
-/// A packet with a full segment takes 1 ms of the link, and 10 ms of delay; an acknowledgement takes 10 ms.
+/// A packet with a full segment occupies the link for 1 ms and is delayed by 10 ms. An acknowledgement takes 10 ms.
 const PLAN: &str = r#"
 name = "finite"
 [nodes]
@@ -39,7 +39,7 @@ length = "3s"
 flows = ["short"]
 "#;
 
-/// The rows of both ends, the receiver's second.
+/// Returns the rows of both ends, the sender's first.
 fn flows(bytes: u64, keys: &str) -> [Flow; 2] {
     let text = PLAN.replace("BYTES", &format!("{bytes}B")).replace("KEYS", keys);
     let rows = support::rows(&text, 1).unwrap().into_iter();
@@ -56,14 +56,14 @@ fn flows(bytes: u64, keys: &str) -> [Flow; 2] {
 /// The acknowledgement that ends the handshake leaves just before the data: 52 bytes at 12 Mbit/s.
 const HANDSHAKE_MS: f64 = 52.0 * 8.0 / 12e3;
 
-/// From the beginning to the last byte, in ms.
+/// Returns the time from the beginning to the last byte, ms.
 fn completion_ms(receiver: &Flow) -> Option<f64> {
     Some((receiver.completed_s? - receiver.start_s?) * 1e3)
 }
 
 #[test]
 fn a_window_takes_one_way_and_its_packets() {
-    // The initial window of ten packets; the last one has 100 bytes of payload, 52 of headers.
+    // The initial window of ten packets. The last one has 100 bytes of payload and 52 of headers.
     let [sender, receiver] = flows(9 * 1448 + 100, "");
     assert_eq!(receiver.bytes, 13_132);
     assert_eq!(sender.completed_s, None, "only the receiver knows");
@@ -86,7 +86,7 @@ fn one_byte_more_than_a_window_takes_a_round_trip_more() {
 
 #[test]
 fn an_application_with_a_rate_writes_its_last_block_in_part() {
-    // Blocks of 10 ms: 10 kB. The third one is due after 20 ms, and has 5 kB.
+    // Blocks of 10 ms are 10 kB. The third one is due after 20 ms and has 5 kB.
     let [_, receiver] = flows(25_000, "rate = \"8mbit\"");
     assert_eq!(receiver.bytes, 25_000);
     let found = completion_ms(&receiver).unwrap();

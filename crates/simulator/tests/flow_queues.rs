@@ -1,11 +1,11 @@
-//! Flows that share a queue of a discipline that hashes them are reported, exactly those.
+//! Tests that exactly those flows are reported that share a queue of a discipline that hashes flows.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use ccbench_proto::event::Kind;
 use ccbench_proto::plan::check;
 use ccbench_simulator::Simulation;
 
-/// The flows of each shared queue at the bottleneck, with a queue of these keys and this number of flows.
+/// Returns the flows of each shared queue at the bottleneck, for a queue with these keys and this number of flows.
 fn shared(queue: &str, count: u32) -> Vec<Vec<String>> {
     let text = format!(
         r#"

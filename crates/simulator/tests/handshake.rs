@@ -1,4 +1,4 @@
-//! Handshakes that take long: the first RTT when a SYN was sent again, and the limit of the application's connect().
+//! Tests handshakes that take long: the first RTT after a SYN was sent again, and the limit of the application's connect().
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use ccbench_proto::event::Kind;
@@ -10,7 +10,7 @@ mod support;
 
 use support::rows;
 
-/// Two connections over a path with this delay in each direction; `there` has further keys of the link to `dst`.
+/// Returns a plan with two connections over a path with this delay in each direction. `there` has more keys of the link to `dst`.
 fn plan(delay: &str, there: &str, flow: &str, more: &str) -> String {
     format!(
         r#"
@@ -44,7 +44,7 @@ flows = ["f"]
     )
 }
 
-/// The first sample of the sender of the first connection.
+/// Returns the first sample of the first connection's sender.
 fn first_sample(rows: &[(String, RunEvent)]) -> &FlowSample {
     let mut samples = rows.iter().filter_map(|(_, event)| match &event.of {
         Some(Of::FlowSample(row)) => Some(row),
@@ -53,7 +53,7 @@ fn first_sample(rows: &[(String, RunEvent)]) -> &FlowSample {
     samples.find(|row| row.side() == Side::Sender && row.flow_id == "f/0").unwrap()
 }
 
-/// Events of the flow group, with their nodes.
+/// Returns the flow group's events with their nodes.
 fn events(rows: &[(String, RunEvent)]) -> Vec<(&str, &Event)> {
     let mut events = Vec::new();
     for (node, row) in rows {
@@ -66,7 +66,7 @@ fn events(rows: &[(String, RunEvent)]) -> Vec<(&str, &Event)> {
     events
 }
 
-/// What failed: when, on which node, and why.
+/// Returns the failures: when, on which node, and why.
 fn errors(rows: &[(String, RunEvent)]) -> Vec<(f64, &str, &str)> {
     let mut errors = Vec::new();
     for (node, event) in events(rows) {
@@ -80,7 +80,7 @@ fn errors(rows: &[(String, RunEvent)]) -> Vec<(f64, &str, &str)> {
 
 #[test]
 fn a_late_answer_to_the_first_syn_gives_the_whole_rtt() {
-    // The second SYN leaves after a second, before the answer to the first one comes after 1.2 s.
+    // The second SYN leaves after a second, before the answer to the first SYN arrives after 1.2 s.
     for flow in ["", "reverse = true"] {
         let rows = rows(&plan("600ms", "", flow, ""), 1).unwrap();
         let sample = first_sample(&rows);
@@ -127,6 +127,6 @@ fn a_path_that_lives_again_within_the_limit_makes_the_connection() {
     let change = "[[changes]]\nat = \"1500ms\"\nset = { \"links.there.loss\" = \"0%\" }\n";
     let rows = rows(&plan("10ms", "loss = \"99.99%\"", "count = 2", change), 1).unwrap();
     assert!(errors(&rows).is_empty(), "{:?}", errors(&rows));
-    // Two SYNs were lost: the first window is one segment.
+    // Two SYNs were lost, so the first window is one segment.
     assert_eq!(first_sample(&rows).snd_cwnd_pkts, Some(1));
 }

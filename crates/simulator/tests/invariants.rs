@@ -1,6 +1,6 @@
-//! Invariants of every simulation, for all congestion controls, queues and impairments: bytes are conserved, no rule of a
-//! congestion control is broken, nothing stalls, rows come in the order of time, the same seed gives the same rows, and `acks`
-//! and `tcp_events` agree with the counters of the sockets.
+//! Invariants of every simulation, for all congestion controls, queues and impairments: bytes are conserved, no congestion control violates
+//! a rule, nothing stalls, rows are in order of time, the same seed gives the same rows, and `acks` and `tcp_events` agree with the
+//! sockets' counters.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,7 +34,7 @@ const QUEUES: [&str; 8] = [
     r#"{ kind = "dualpi2" }"#,
 ];
 
-/// Two flows over a bottleneck of 10 Mbit/s and 10 ms each way.
+/// Returns a plan with two flows over a bottleneck of 10 Mbit/s and 10 ms each way.
 fn plan(cc: &str, queue: &str, link: &str, flow: &str) -> String {
     let own = !["cubic", "reno", "bbr"].contains(&cc);
     let instance = if own { format!("[cc.x]\nalgorithm = \"{cc}\"\n") } else { String::new() };
@@ -78,7 +78,7 @@ flows = ["f"]
     )
 }
 
-/// Checks what always holds; returns the bytes received by both flows.
+/// Checks what must always hold. Returns the bytes received by both flows.
 fn check_rows(what: &str, rows: &[(String, RunEvent)]) -> u64 {
     let (mut last_ns, mut sampled) = (0, BTreeSet::new());
     let mut ends: BTreeMap<(String, Side), (u64, u64)> = BTreeMap::new();
@@ -136,8 +136,8 @@ fn every_congestion_control_works_with_every_queue() {
             let rows = rows(&plan(cc, queue, "", ""), 1).unwrap_or_else(|e| panic!("{what}: {e}"));
             let share =
                 check_rows(&what, &rows) as f64 * 8.0 / (RATE_BPS * LENGTH_S * PAYLOAD_SHARE);
-            // Five packets of queue are next to nothing. CX takes longer than this trial to get to its share; TA, whose threshold is a
-            // few packets here, has 0.84 after half a minute.
+            // A queue of five packets is very short. CX takes longer than this trial to reach its share. TA, whose threshold is a few
+            // packets here, has 0.84 after half a minute.
             let least: f64 = if queue.contains("5p") { 0.3 } else { 0.6 };
             let least = match cc {
                 "cx" => least.min(0.4),
@@ -164,7 +164,7 @@ fn impairments_lose_nothing_for_good() {
             let what = format!("{cc} {link}");
             let text = plan(cc, QUEUES[0], link, "");
             let rows = rows(&text, seed).unwrap_or_else(|e| panic!("{what}: {e}"));
-            // Even then some segments come through: retransmissions of retransmissions work.
+            // Some segments get through even then: retransmissions of retransmissions work.
             assert!(check_rows(&what, &rows) > 50_000, "{what}");
         }
     }
@@ -189,7 +189,7 @@ fn bursts_policers_and_new_ecn_fields_lose_nothing_for_good() {
     }
 }
 
-/// The last row of the link to `dst`.
+/// Returns the last row of the link to `dst`.
 fn last_of_there(rows: &[(String, RunEvent)]) -> &QdiscSample {
     let mut samples = rows.iter().filter_map(|(_, event)| match event.of.as_ref() {
         Some(Of::QdiscSample(row)) if row.link == "there" => Some(row),
@@ -214,7 +214,7 @@ fn held_and_filtered_acknowledgements_are_counted() {
     }
 }
 
-/// Without ECT nothing is marked, and the sender counts no mark that was removed on the way.
+/// Without ECT nothing is marked, and the sender does not count marks that were removed on the path.
 #[test]
 fn bleached_packets_have_no_marks() {
     let bleach = "ecn_rewrite = { ect0 = \"not-ect\", ect1 = \"not-ect\" }";
@@ -242,7 +242,7 @@ fn rate_limited_and_reverse_flows_reach_their_rate() {
     }
 }
 
-/// As `connect()` of ccbench's generator and of iperf3, which blocks: two round trips of 20 ms for two connections.
+/// Like the blocking `connect()` of ccbench's generator and of iperf3: two round trips of 20 ms for two connections.
 #[test]
 fn connections_are_made_in_turn_and_start_together() {
     for flow in ["", "reverse = true"] {
@@ -255,7 +255,7 @@ fn connections_are_made_in_turn_and_start_together() {
         }
         assert_eq!(starts_ms.len(), 4, "both ends of both");
         assert!(starts_ms.iter().all(|at_ms| *at_ms == starts_ms[0]), "{flow}: {starts_ms:?}");
-        // The sender knows that the connection is made half a round trip later if it listens.
+        // If the sender listens, it knows half a round trip later that the connection is established.
         let expected_ms = if flow.is_empty() { 40.0 } else { 50.0 };
         assert!((0.0..1.0).contains(&(starts_ms[0] - expected_ms)), "{flow}: {starts_ms:?}");
     }
@@ -288,12 +288,12 @@ fn marks_are_counted_at_both_ends() {
     }
 }
 
-/// A plan whose flows and rows of acknowledgements are these.
+/// Returns a plan with these flows and this mode of acknowledgement rows.
 fn watched(cc: &str, queue: &str, link: &str, flow: &str, acks: &str) -> String {
     format!("{}[sample]\ntcp = \"10ms\"\nacks = \"{acks}\"\n", plan(cc, queue, link, flow))
 }
 
-/// What the tables have of one socket.
+/// What the tables contain about one socket.
 #[derive(Default)]
 struct Socket<'a> {
     samples: Vec<&'a FlowSample>,
@@ -323,7 +323,7 @@ impl<'a> Socket<'a> {
         socket
     }
 
-    /// A column of `acks`.
+    /// Returns a column of `acks`.
     fn column<T: Copy>(&self, values: impl Fn(&Acks) -> &[T]) -> Vec<T> {
         let mut column = Vec::new();
         for batch in &self.acks {
@@ -338,7 +338,7 @@ impl<'a> Socket<'a> {
         column
     }
 
-    /// The sum of `count` over the events of a kind.
+    /// Returns the sum of `count` over the events of a kind.
     fn count(&self, kind: TcpEventKind) -> u32 {
         self.events.iter().filter(|event| event.kind() == kind).map(|event| event.count).sum()
     }
@@ -361,12 +361,12 @@ fn every_acknowledgement_has_one_row() {
     }
 }
 
-/// Compares every row of a sender with the counters, and with the sample after it.
+/// Compares every row of a sender with the counters and with the next sample.
 fn check_acks(what: &str, socket: &Socket<'_>) {
     let (at_ns, acked) =
         (socket.column(|acks| &acks.at_ns), socket.column(|acks| &acks.bytes_acked));
     assert!(at_ns.is_sorted() && acked.is_sorted(), "{what}");
-    // The first row is of the handshake, which `segs_in` does not count.
+    // The first row is that of the handshake, which `segs_in` does not count.
     let counted: Vec<u32> = (0..=socket.last().segs_in_pkts.unwrap()).collect();
     assert_eq!(socket.column(|acks| &acks.segs_in_pkts), counted, "{what}");
     let segments: Vec<u64> = (1..=counted.len() as u64).collect();
@@ -472,7 +472,7 @@ fn a_receiver_has_a_row_before_a_segment_at_most_every_10_ms() {
     let rows = rows(&watched("cubic", QUEUES[0], "", "", "every-ack"), 1).unwrap();
     let socket = Socket::of(&rows, "f/0", Side::Receiver);
     let at_ns = socket.column(|acks| &acks.at_ns);
-    // The two flows send in bursts, up to 41 ms apart.
+    // The two flows send in bursts that are up to 41 ms apart.
     assert!((100..=300).contains(&at_ns.len()), "{}", at_ns.len());
     assert!(at_ns.windows(2).all(|two| two[1] - two[0] >= 10_000_000));
     let segments = socket.column(|acks| &acks.segments);

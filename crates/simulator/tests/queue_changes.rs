@@ -1,4 +1,4 @@
-//! The plan changes parameters of a queue during a trial.
+//! Tests plans that change the parameters of a queue during a trial.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use ccbench_proto::wire::run_event::Of;

@@ -1,5 +1,5 @@
-//! Probes `tcp_connect` and `http`: their times over paths whose delay and rate are known, failures, sequences of measurements,
-//! and conservation of bytes.
+//! Tests the probes `tcp_connect` and `http`: their times over paths with known delay and rate, failures, sequences of measurements, and
+//! conservation of bytes.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use ccbench_proto::event::Kind;
@@ -12,18 +12,18 @@ mod support;
 
 use support::rows;
 
-/// Payload of a full segment, and its frame.
+/// Payload of a full segment, and the size of its frame.
 const MSS_BYTES: u64 = 1448;
 const FRAME_BITS: f64 = 1514.0 * 8.0;
 /// Frame of a SYN or SYN-ACK.
 const SYN_BITS: f64 = 74.0 * 8.0;
-/// Both links delay by half of it.
+/// Each link delays by half of this.
 const RTT_US: f64 = 20_000.0;
-/// The table of the probe and its ends.
+/// The table of the probe with its ends.
 const PROBE: &str = "[probes.p]\nfrom = \"src\"\nto = \"dst\"\n";
 
-/// A trial of 4 s with a probe from `src` to `dst`, 10 ms each way; `there` and `back` are further keys of the links, `more` has
-/// further tables.
+/// Returns a trial of 4 s with a probe from `src` to `dst`, 10 ms each way. `there` and `back` are more keys of the links, `more` has more
+/// tables.
 fn plan(probe: &str, there: &str, back: &str, more: &str) -> String {
     format!(
         r#"
@@ -53,17 +53,17 @@ length = "4s"
     )
 }
 
-/// Keys of a link with this rate, whose queue drops nothing.
+/// Returns the keys of a link with this rate, whose queue drops nothing.
 fn line(rate: &str) -> String {
     format!("rate = \"{rate}\"\nqueue = {{ kind = \"pfifo\", limit = \"1000p\" }}")
 }
 
-/// A fetch of a file of this length, by NewReno.
+/// Returns a fetch of a file of this length with NewReno.
 fn page(bytes: u64, more: &str) -> String {
     format!("kind = \"http\"\nbytes = \"{bytes}B\"\ncc = \"reno\"\n{more}")
 }
 
-/// The probe's rows.
+/// Returns the probe's rows.
 fn measured(rows: &[(String, RunEvent)]) -> Vec<Probe> {
     let probe = |(node, event): &(String, RunEvent)| match &event.of {
         Some(Of::Probe(row)) => {
@@ -79,7 +79,7 @@ fn run(text: &str) -> Vec<Probe> {
     measured(&rows(text, 1).unwrap())
 }
 
-/// The messages of events `probe_unfinished`.
+/// Returns the messages of the events `probe_unfinished`.
 fn unfinished(rows: &[(String, RunEvent)]) -> Vec<String> {
     let event = |(node, event): &(String, RunEvent)| match &event.of {
         Some(Of::Event(event)) if matches!(event.kind, Some(Kind::ProbeUnfinished(_))) => {
@@ -91,7 +91,7 @@ fn unfinished(rows: &[(String, RunEvent)]) -> Vec<String> {
     rows.iter().filter_map(event).collect()
 }
 
-/// Seconds after the trial's beginning at which measurements began.
+/// Returns when the measurements began, in seconds after the beginning of the trial.
 fn begins_s(probes: &[Probe]) -> Vec<f64> {
     probes.iter().map(|row| (row.at_ns - T0_NS) as f64 / 1e9).collect()
 }
@@ -131,7 +131,7 @@ fn a_path_without_links_takes_no_time() {
         format!("{head}{PROBE}{tail}")
     };
     let connects = run(&text("kind = \"tcp_connect\"\nrepeat = \"back-to-back\""));
-    // Back to back, but not without a pause.
+    // Back to back, but with a pause.
     assert_eq!(connects.len(), 4000);
     assert!(connects.iter().all(|row| row.rtt_us == Some(0.0)));
     let pages = run(&text(&page(177_669, "every = \"1s\"")));
@@ -139,7 +139,7 @@ fn a_path_without_links_takes_no_time() {
     assert!(pages.iter().all(|row| (row.total_us, row.bytes) == (Some(0.0), Some(177_669))));
 }
 
-/// Length of a file that fills this number of segments together with the head.
+/// Returns the length of a file that fills this number of segments together with the head.
 fn file_bytes(segments: u64) -> u64 {
     let all_bytes = segments * MSS_BYTES;
     let fits = |bytes: &u64| bytes + http::answer(200, *bytes).len() as u64 == all_bytes;
@@ -149,7 +149,7 @@ fn file_bytes(segments: u64) -> u64 {
 #[test]
 fn a_fetch_takes_handshake_request_and_rounds_of_slow_start() {
     let rate_bps = 100e6;
-    // The window is 10 segments at first, and doubles in every round.
+    // The initial window is 10 segments, and it doubles in every round.
     for (segments, rounds) in [(1, 1), (10, 1), (11, 2), (30, 2), (31, 3), (70, 3)] {
         let page = page(file_bytes(segments), "repeat = \"once\"");
         let text = plan(&page, "", &line("100mbit"), "");
@@ -157,7 +157,7 @@ fn a_fetch_takes_handshake_request_and_rounds_of_slow_start() {
         let [row] = &rows[..] else { panic!("{rows:?}") };
         let connect_us = RTT_US + SYN_BITS * 1e6 / rate_bps;
         assert!((row.connect_us.unwrap() - connect_us).abs() < 1.0, "{row:?}");
-        // The acknowledgement of the request comes before the first segment.
+        // The acknowledgement of the request precedes the first segment.
         let segment_us = FRAME_BITS * 1e6 / rate_bps;
         let first_us = row.ttfb_us.unwrap() - connect_us - RTT_US;
         assert!((0.0..segment_us + 10.0).contains(&first_us), "{segments}: {first_us} us: {row:?}");
@@ -179,7 +179,7 @@ fn a_large_file_takes_the_time_of_its_bytes_on_the_line() {
     let headers = payload.div_ceil(MSS_BYTES) * 66;
     let line_us = (payload + headers) as f64 * 8.0 / 1.5;
     let rest_us = row.total_us.unwrap() - 2.0 * RTT_US - line_us;
-    // A SYN-ACK and an acknowledgement besides.
+    // Plus a SYN-ACK and an acknowledgement.
     assert!((0.0..1000.0).contains(&rest_us), "{rest_us} us: {row:?}");
 }
 
@@ -191,7 +191,7 @@ fn fetches_follow_each_other_on_new_connections() {
     assert!(probes.len() > 20, "{}", probes.len());
     for (seq, row) in (0..).zip(&probes) {
         assert_eq!((row.seq, row.lost, row.bytes), (seq, false, Some(50_000)));
-        // None inherits anything from the one before.
+        // None inherits anything from the previous measurement.
         assert_eq!((row.connect_us, row.ttfb_us), (probes[0].connect_us, probes[0].ttfb_us));
         assert_eq!(row.total_us, probes[0].total_us);
     }
@@ -230,7 +230,7 @@ fn a_dead_path_gives_losses_or_nothing() {
 #[test]
 fn connect_gives_up_after_its_attempts() {
     let connect = "kind = \"tcp_connect\"\nrepeat = \"once\"\ntimeout = \"200s\"";
-    // 5 timeouts of a second, and 6 that double.
+    // Five timeouts of a second, then six that double.
     for (length, ended) in [("130s", 0), ("145s", 1)] {
         let text = plan(connect, "loss = \"99.99%\"", "", "").replace("4s", length);
         let all = rows(&text, 1).unwrap();
@@ -247,7 +247,7 @@ fn a_lost_syn_is_sent_again() {
     let connect = "kind = \"tcp_connect\"\nrepeat = \"once\"";
     let probes = run(&plan(connect, "loss = \"99.99%\"", "", change));
     let [row] = &probes[..] else { panic!("{probes:?}") };
-    // One timeout, which the kernel's timer wheel rounds up by up to 64 ms.
+    // One timeout, which the kernel's timer wheel rounds up by as much as 64 ms.
     let timeout_us = row.rtt_us.unwrap() - RTT_US;
     assert!((1.0e6..1.065e6).contains(&timeout_us), "{timeout_us} us");
 }
@@ -255,7 +255,7 @@ fn a_lost_syn_is_sent_again() {
 #[test]
 fn a_fetch_that_fails_keeps_what_it_measured() {
     let page = |bytes| page(bytes, "repeat = \"once\"\ntimeout = \"500ms\"");
-    // The path dies after the handshake, and before the answer.
+    // The path fails after the handshake and before the answer.
     let change = "[[changes]]\nat = \"25ms\"\nset = { \"links.back.loss\" = \"99.99%\" }\n";
     let rows = run(&plan(&page(1000), "", "", change));
     let [row] = &rows[..] else { panic!("{rows:?}") };

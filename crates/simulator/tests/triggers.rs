@@ -1,4 +1,4 @@
-//! Changes of a link that the state of a flow's congestion control triggers.
+//! Tests changes of a link that the state of a flow's congestion control triggers.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use ccbench_proto::wire::LinkChange;
@@ -10,7 +10,7 @@ use support::rows;
 
 const MS: u64 = 1_000_000;
 
-/// A flow whose link is not at the sender, with this change.
+/// Returns a plan with a flow whose link is not at the sender, and this change.
 fn plan(change: &str) -> String {
     format!(
         r#"
@@ -42,14 +42,14 @@ flows = ["one"]
     )
 }
 
-/// A change of the link's rate.
+/// Returns a change of the link's rate.
 fn change(when: &str) -> String {
     format!(
         "[[changes]]\nwhen = {{ flow = \"one\", {when} }}\nset = {{ \"links.there.rate\" = \"9mbit\" }}"
     )
 }
 
-/// The changes that a plan with these changes makes, and the kind, time and message of the events about them.
+/// Returns the changes that a plan with these changes makes, and kind, time and message of the events about them.
 fn made(changes: &str) -> (Vec<LinkChange>, Vec<(&'static str, u64, String)>) {
     let text = plan(changes);
     let (mut changes, mut events) = (Vec::new(), Vec::new());
@@ -65,7 +65,7 @@ fn made(changes: &str) -> (Vec<LinkChange>, Vec<(&'static str, u64, String)>) {
     (changes, events)
 }
 
-/// As [`made`], with one change.
+/// Like [`made`], with one change.
 fn run(when: &str) -> (Vec<LinkChange>, Vec<(&'static str, u64, String)>) {
     made(&change(when))
 }

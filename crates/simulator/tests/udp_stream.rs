@@ -1,4 +1,4 @@
-//! A stream over UDP: what arrives is the rate of the stream, or the capacity of the path.
+//! Tests streams over UDP: the received rate is that of the stream, or else the capacity of the path.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -8,7 +8,7 @@ use ccbench_simulator::T0_NS;
 
 mod support;
 
-/// The stream begins at 1 s; the packets take 1 ms of the link at 12 Mbit/s, without Ethernet headers.
+/// The stream begins at 1 s. Its packets occupy the link for 1 ms at 12 Mbit/s, without Ethernet headers.
 const PLAN: &str = r#"
 name = "stream"
 [nodes]
@@ -35,7 +35,7 @@ name = "only"
 length = "3s"
 "#;
 
-/// The packets that arrived in each interval, and when the first one begins.
+/// Returns the number of packets that arrived in each interval, and when the first interval begins.
 fn packets(rate: &str) -> (u64, Vec<u64>) {
     let rows = support::rows(&PLAN.replace("RATE", rate), 1).unwrap();
     let of_probe = |(node, event): (String, ccbench_proto::wire::RunEvent)| match event.of {

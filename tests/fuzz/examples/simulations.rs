@@ -1,6 +1,6 @@
-//! Simulates the generated plans of some seeds, without libFuzzer: `simulations FIRST-SEED COUNT`. A failure prints the seed, and on
-//! standard error what failed and the plan. The last line has the totals. Exits with 1 if any failed. `scripts/fuzz_plans.sh` runs
-//! it for hours.
+//! Simulates the generated plans of some seeds, without libFuzzer: `simulations FIRST-SEED COUNT`. A failure prints the seed, and to
+//! standard error what failed and the plan. The last line has the totals. Exits with 1 if any plan failed. `scripts/fuzz_plans.sh` runs it
+//! for hours.
 
 use std::panic::catch_unwind;
 use std::process::ExitCode;

@@ -1,10 +1,10 @@
-//! Files of boot loaders.
+//! Fuzzes files of boot loaders.
 
 use ccbench_agent::fuzzing::{grub_entries, grub_with_variable};
 
 use crate::text;
 
-/// The menu: at most one kernel in a line, and none without a release.
+/// The menu: at most one kernel per line, and none without a release.
 pub fn grub_config(data: &[u8]) {
     let Some(config) = text(data) else { return };
     let found = grub_entries(config);
@@ -12,7 +12,7 @@ pub fn grub_config(data: &[u8]) {
     assert!(found.iter().all(|(release, _)| !release.is_empty() && !release.contains('/')));
 }
 
-/// The environment block: setting and removing a variable leaves the others, and the size.
+/// The environment block: setting and removing a variable changes neither the others nor the size.
 pub fn grub_environment(data: &[u8]) {
     const NAME: &str = "next_entry";
     let removed = grub_with_variable(data, NAME, None);

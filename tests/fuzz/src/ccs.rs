@@ -1,4 +1,4 @@
-//! Congestion controls of the user: BPF objects and kernel modules.
+//! Fuzzes supplied congestion controls: BPF objects and kernel modules.
 
 use ccbench_proto::cc::refuse_kernel_name;
 use ccbench_proto::cc::supplied::{SuppliedFile, facts};

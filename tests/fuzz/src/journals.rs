@@ -1,4 +1,4 @@
-//! Journals of an agent.
+//! Fuzzes the journals of an agent.
 
 use ccbench_agent::fuzzing::{cc_journal, undo_journal};
 use ccbench_agent::undo::Step;
@@ -27,13 +27,13 @@ pub fn sealed_line(data: &[u8]) {
     }
 }
 
-/// The lines of the input, each with its checksum, so that what is behind it is reached.
+/// Returns the input's lines, each with its checksum, so that what comes after the check is reached.
 pub(crate) fn sealed(data: &[u8]) -> Vec<u8> {
     let lines = text(data).into_iter().flat_map(str::lines);
     lines.filter(|line| line.ends_with('}')).map(seal).collect::<String>().into_bytes()
 }
 
-/// The journal of what is to be undone: a line is a step, is unreadable and stays, or is of an earlier boot.
+/// The undo journal: a line is a step, is unreadable and is kept, or is of an earlier boot.
 pub fn undo(data: &[u8]) {
     for bytes in [data, &sealed(data)] {
         let (steps, unreadable, again) = undo_journal(bytes, "now").unwrap_or_default();

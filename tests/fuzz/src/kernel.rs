@@ -1,4 +1,4 @@
-//! What the kernel and BPF programs write.
+//! Fuzzes what the kernel and BPF programs write.
 
 use ccbench_agent::fuzzing::Record;
 use ccbench_collector::acks::gather::Gather;
@@ -33,7 +33,7 @@ fn flows() -> [FlowPorts; 1] {
     }]
 }
 
-/// A datagram of an inet_diag dump: its messages, and the `tcp_info` and congestion-control information in them.
+/// A datagram of an inet_diag dump: its messages, with their `tcp_info` and congestion-control information.
 pub fn inet_diag(data: &[u8]) {
     let (flows, mut rest, mut count) = (PortMap::new(&flows()), data, 0);
     while let Ok(Some(message)) = next_msg(&mut rest) {
@@ -55,7 +55,7 @@ pub fn inet_diag(data: &[u8]) {
     }
 }
 
-/// Records of acknowledgements: rows and events, one after the other.
+/// Records of acknowledgements: a sequence of rows and events.
 pub fn acks(data: &[u8]) {
     let mut gather = Gather::new(&flows(), 4000);
     let (mut rest, mut records) = (data, 0);
@@ -79,7 +79,7 @@ pub fn acks(data: &[u8]) {
     }
 }
 
-/// A record of a congestion control's inner state.
+/// A record of a congestion control's state.
 pub fn cc_state(data: &[u8]) {
     for stats in [0, 1, 7, 64] {
         let record = Record::read(data, stats);

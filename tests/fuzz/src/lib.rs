@@ -1,9 +1,8 @@
-//! Fuzz targets: each gives bytes to a parser of the product, or to a generator of plans for the simulator, and asserts what must
-//! hold of the result. A panic (overflows included) is a failure in any case.
+//! Fuzz targets. Each passes bytes to a parser of the product, or to a generator of plans for the simulator, and asserts what must hold of
+//! the result. A panic, including one because of an overflow, is always a failure.
 //!
-//! `tests/corpus.rs` runs every target on its corpus and on a few thousand deterministic mutations of it, as part of
-//! `make test`; `make fuzz` runs them with libFuzzer and AddressSanitizer (`cargo-fuzz/`),
-//! which also limit memory.
+//! `tests/corpus.rs` runs every target on its corpus and on a few thousand deterministic mutations of it, as part of `make test`. `make
+//! fuzz` runs them with libFuzzer and AddressSanitizer (`cargo-fuzz/`), which also limit memory.
 #![forbid(unsafe_code)]
 
 pub mod boot_loaders;
@@ -21,14 +20,14 @@ pub mod simulation;
 pub mod tools;
 pub mod traces;
 
-/// A parser or a generator, with the properties of its results.
+/// A parser or a generator, with assertions about its results.
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
-    /// Its name, and that of its folder in `corpus/`.
+    /// Its name, which is also that of its folder in `corpus/`.
     pub name: &'static str,
-    /// Gives it an input.
+    /// Passes an input to it.
     pub run: fn(&[u8]),
-    /// Mutations that `make test` tries: fewer of slow targets.
+    /// Number of mutations that `make test` tries: fewer for slow targets.
     pub mutations: u32,
 }
 
@@ -36,7 +35,7 @@ const fn target(name: &'static str, run: fn(&[u8]), mutations: u32) -> Target {
     Target { name, run, mutations }
 }
 
-/// Every target.
+/// All targets.
 pub const TARGETS: &[Target] = &[
     target("plan", plans::plan, 300),
     target("plan_set", plans::set, 200),
@@ -85,13 +84,13 @@ pub const TARGETS: &[Target] = &[
     target("archive", results::archive, 2000),
 ];
 
-/// The target of this name.
+/// Returns the target with this name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
 }
 
-/// The input as text; parsers of text get no other.
+/// Returns the input as text. Parsers of text get no other input.
 fn text(data: &[u8]) -> Option<&str> {
     std::str::from_utf8(data).ok()
 }

@@ -1,10 +1,10 @@
-//! What testbeds say about their nodes.
+//! Fuzzes what testbeds report about their nodes.
 
 use ccbench_proto::manifest::{
     Access, ManifestError, ReservedNode, cloudlab, containerlab, fabric,
 };
 
-/// A manifest, read as that of every testbed. What is accepted becomes words of a shell script.
+/// Reads a manifest as that of every testbed. What is accepted becomes words of a shell script.
 pub fn manifest(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     for read in [cloudlab, fabric, containerlab] {

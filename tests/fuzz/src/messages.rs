@@ -1,9 +1,9 @@
-//! Messages between the parts of ccbench.
+//! Fuzzes messages between the parts of ccbench.
 
 use ccbench_proto::wire::{self, run_event::Of};
 use prost::Message;
 
-/// A message of any kind; the first byte selects it. What is decoded is encoded and decoded again.
+/// A message of any kind, which the first byte selects. What is decoded is encoded and decoded again.
 pub fn message(data: &[u8]) {
     let Some((kind, data)) = data.split_first() else { return };
     match kind % 12 {
@@ -36,7 +36,7 @@ fn again<M: Message + Default>(data: &[u8]) -> Option<M> {
     let message = M::decode(data).ok()?;
     let bytes = message.encode_to_vec();
     let same = M::decode(bytes.as_slice());
-    // NaN is not equal to itself; its bytes are.
+    // NaN is not equal to itself, but its bytes are.
     assert_eq!(same.map(|same| same.encode_to_vec()).ok(), Some(bytes));
     Some(message)
 }
@@ -50,7 +50,7 @@ fn event(event: &wire::Event) {
     assert!(data.is_empty() || serde_json::from_str::<serde_json::Value>(&data).is_ok(), "{data}");
 }
 
-/// What the lab's guest writes: whole messages, one after the other.
+/// What the lab's guest writes: a sequence of whole messages.
 pub fn lab_messages(data: &[u8]) {
     let mut rest = data;
     while let Some(message) = wire::next_lab_message(&mut rest) {

@@ -1,11 +1,11 @@
-//! A small mutator, the same on every machine: for `make test`, where libFuzzer is not available.
+//! A small mutator, the same on every machine, for `make test`, where libFuzzer is not available.
 
 /// Pseudo-random numbers (xorshift64*).
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// Of this seed.
+    /// Creates the generator with this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed.max(1))
@@ -18,16 +18,16 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A number below `bound`, which is not 0.
+    /// Returns a number below `bound`, which must not be 0.
     pub fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }
 }
 
-/// Longest input, in bytes.
+/// Maximum length of an input, in bytes.
 const MAX_BYTES: usize = 64 << 10;
 
-/// Pieces of text that parsers of numbers, names and documents stumble over.
+/// Pieces of text on which parsers of numbers, names and documents stumble.
 const PIECES: [&[u8]; 30] = [
     b"1e308",
     b"-1e308",
@@ -61,7 +61,7 @@ const PIECES: [&[u8]; 30] = [
     b"\0\0\0\0",
 ];
 
-/// One to four changes of `input`; `other` is another input, of which pieces are inserted.
+/// Makes one to four changes to `input`. Inserts pieces of `other`, another input.
 #[must_use]
 pub fn mutate(input: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = input.to_vec();

@@ -1,17 +1,17 @@
-//! What other programs send to an agent and to `ccbench pki serve`.
+//! Fuzzes what other programs send to an agent and to `ccbench pki serve`.
 
 use ccbench_agent::fuzzing::{echo_reply_of, plan_length};
 use ccbench_agent::probe::http::{Answer, RequestParser};
 use ccbench_io::certificate::{Certificate, is_signed_by};
 use ccbench_proto::join::{JoinReply, JoinRequest, JoinToken};
 
-/// A request and an answer in HTTP, in one piece and byte by byte.
+/// An HTTP request and an HTTP answer, in one piece and byte by byte.
 pub fn http(data: &[u8]) {
     let whole = RequestParser::default().push(data);
     assert!(whole.is_none_or(|status| [200, 400, 405].contains(&status)));
     let (mut requests, mut answer) = (RequestParser::default(), Answer::default());
     let mut status = None;
-    // Each byte parses the head again.
+    // The parser reads the head again for each byte.
     for byte in data.iter().take(2048) {
         status = status.or_else(|| requests.push(&[*byte]));
         match answer.push(&[*byte]) {
@@ -30,14 +30,14 @@ pub fn http(data: &[u8]) {
     }
 }
 
-/// The reply to an echo.
+/// The reply to an echo request.
 pub fn echo_reply(data: &[u8]) {
     let mark =
         data.get(8..16).and_then(|bytes| bytes.try_into().ok()).map_or(7, u64::from_be_bytes);
     assert_eq!(echo_reply_of(data, mark).len(), 4);
 }
 
-/// The controller's input to the agent of a testbed.
+/// The controller's input to a testbed's agent.
 pub fn control_input(data: &[u8]) {
     if let Some(length) = plan_length(data) {
         assert!(data[length..].starts_with(b"---END---"));
@@ -46,7 +46,7 @@ pub fn control_input(data: &[u8]) {
     }
 }
 
-/// Tokens, requests and replies of nodes that join, one per line.
+/// Tokens, requests and replies of joining nodes, one per line.
 pub fn join(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     for line in text.lines() {
@@ -69,7 +69,7 @@ pub fn join(data: &[u8]) {
     }
 }
 
-/// A certificate in DER or in PEM, of a client or of a file.
+/// A certificate in DER or PEM, from a client or from a file.
 pub fn certificate(data: &[u8]) {
     for read in [Certificate::from_der(data), Certificate::from_pem(data)] {
         match read {

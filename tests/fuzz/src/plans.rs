@@ -1,4 +1,4 @@
-//! Plans: their text, overrides of their keys, and the request that brings one to an agent.
+//! Fuzzes plans: their text, overrides of their keys, and the request that brings a plan to an agent.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use crate::text;
 
 /// A plan with every key, for overrides.
 const EVERY_KEY: &str = include_str!("../../plans/valid/every-key.toml");
-/// Points and trials beyond these are not expanded: a plan has up to 10 000 points.
+/// Points and trials beyond these are not expanded, because a plan may have up to 10 000 points.
 const MAX_POINTS: u32 = 64;
 const MAX_TRIALS: u32 = 10_000;
 
@@ -33,7 +33,7 @@ pub fn set(data: &[u8]) {
     }
 }
 
-/// Reads a plan; what is valid is written and read back.
+/// Reads a plan. A valid plan is written and read back.
 fn read(text: &str, sets: &[String]) {
     let _ = (check::trace_files(text, sets), check::cc_files(text, sets));
     let _ = check::quick_sets(text, sets);
@@ -77,7 +77,7 @@ fn schedule(plan: &CheckedPlan) {
     }
 }
 
-/// Texts of quantities: what is read is written and read back.
+/// Texts of quantities. What is read is written and read back.
 pub fn units(data: &[u8]) {
     fn check<T: FromStr + Display + PartialEq + std::fmt::Debug>(text: &str) {
         if let Ok(value) = text.parse::<T>() {
@@ -95,7 +95,7 @@ pub fn units(data: &[u8]) {
     }
 }
 
-/// A request to prepare a trial, as its bytes arrive; a plan that is valid becomes a task, which the kernel does not see yet.
+/// A request to prepare a trial, as its bytes arrive. A valid plan becomes a task, which does not reach the kernel.
 pub fn prepare(data: &[u8]) {
     let Ok(request) = PrepareRequest::decode(data) else { return };
     match task_of(&request) {

@@ -1,4 +1,4 @@
-//! Results directories, and rows on their way into one.
+//! Fuzzes results directories, and rows on their way to one.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::journals::sealed;
 
 const PLAN: &str = include_str!("../../plans/valid/probes-and-captures.toml");
 
-/// The journal of a run: as it is, and with the lines' checksums made right.
+/// The journal of a run: as it is, and with corrected checksums.
 pub fn journal(data: &[u8]) {
     for bytes in [data, &sealed(data)] {
         let Ok(state) = journal::read(bytes, Path::new("journal")) else { continue };
@@ -37,7 +37,7 @@ pub fn journal(data: &[u8]) {
     }
 }
 
-/// The commit of a shard's trial: as it is, and with its checksum made right.
+/// The commit of a shard's trial: as it is, and with a corrected checksum.
 pub fn commit(data: &[u8]) {
     for bytes in [data, &sealed(data)] {
         let Ok(commit) = Commit::decode("key", bytes) else { continue };
@@ -56,7 +56,7 @@ pub fn run_record(data: &[u8]) {
     }
 }
 
-/// Messages of a node's stream, each preceded by its length.
+/// Returns the messages of a node's stream, each of which follows its length.
 fn events(mut data: &[u8]) -> impl Iterator<Item = RunEvent> {
     std::iter::from_fn(move || RunEvent::decode_length_delimited(&mut data).ok()).take(256)
 }
@@ -105,7 +105,7 @@ pub fn parquet(data: &[u8]) {
     }
 }
 
-/// The archive of an artifact: as it is, and with the checksum of the first header made right.
+/// The archive of an artifact: as it is, and with a corrected checksum of the first header.
 pub fn archive(data: &[u8]) {
     for bytes in [data.to_vec(), with_checksum(data)] {
         let Ok(files) = fuzzing::archive_files(&bytes) else { continue };

@@ -1,5 +1,5 @@
-//! Simulated trials: bytes become a plan, which is read, checked, scheduled and simulated as by `ccbench run --sim`. The rows must
-//! be the same twice, and what must hold of them is in `links`, `probes`, `streams` and `sockets`.
+//! Simulated trials: bytes become a plan, which is read, checked, scheduled and simulated as by `ccbench run --sim`. Repeating the trial
+//! must give the same rows. `links`, `probes`, `streams` and `sockets` check what must hold of the rows.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -24,16 +24,16 @@ mod streams;
 
 use links::Links;
 
-/// Most stop checks of a trial, one every 4096 events: more than any of these plans needs.
+/// Maximum number of stop checks of a trial, one per 4096 events: more than any of these plans needs.
 const MAX_STOP_CHECKS: u32 = 2000;
 
-/// A generated plan's trial, and what it gave.
+/// The trial of a generated plan, and its result.
 pub(crate) struct Trial {
-    /// At the point: without a matrix, with presets merged.
+    /// The plan at the point: without a matrix, and with presets merged.
     plan: CheckedPlan,
     topology: Topology,
     flows: Vec<FlowTask>,
-    /// In the order in which they were emitted, each with its node.
+    /// Rows in the order in which they were emitted, each with its node.
     rows: Vec<(String, RunEvent)>,
     end_ns: u64,
 }
@@ -52,18 +52,18 @@ impl Drop for ShownIfPanicking {
     }
 }
 
-/// Bytes of a generated input.
+/// Length of a generated input, bytes.
 const INPUT_BYTES: usize = 900;
 
-/// The input of a seed.
+/// Returns the input of a seed.
 #[must_use]
 pub fn input(seed: u64) -> Vec<u8> {
-    // Small seeds have similar first numbers.
+    // Small seeds have similar first random numbers.
     let mut random = Random::new(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     (0..INPUT_BYTES).map(|_| random.below(256) as u8).collect()
 }
 
-/// The plan that these bytes make, and its trial.
+/// Makes a plan from these bytes, and runs its trial.
 pub fn simulation(data: &[u8]) {
     let input = ShownIfPanicking(plan::generate(data));
     let trial = Trial::run(&input.0);
@@ -93,7 +93,7 @@ impl Trial {
         }
     }
 
-    /// The links from one node to another, in order.
+    /// Returns the links from one node to another, in order.
     fn route(&self, from: &str, to: &str) -> Vec<&str> {
         let hops = self.topology.path(from, to).unwrap_or_default();
         let links = &self.plan.plan().links;
@@ -104,14 +104,14 @@ impl Trial {
         hops.into_iter().filter_map(link_of).collect()
     }
 
-    /// The nodes of a flow's sender and receiver.
+    /// Returns the nodes of a flow's sender and receiver.
     fn ends(flow: &FlowTask) -> (&str, &str) {
         let (from, to) = (flow.plan.from.as_str(), flow.plan.to.as_str());
         if flow.plan.reverse { (to, from) } else { (from, to) }
     }
 }
 
-/// The generated plan, which must be valid.
+/// Returns the generated plan, which must be valid.
 fn checked(input: &plan::Input) -> CheckedPlan {
     let facts = |(name, text): (&String, &String)| {
         let trace = trace::parse(name, text.as_bytes());
@@ -139,7 +139,7 @@ fn simulate(plan: &CheckedPlan, seed: u64) -> Vec<(String, RunEvent)> {
     rows
 }
 
-/// Every row lies within the trial, and every node's last row has the number of its rows.
+/// Checks that every row is within the trial, and that every node's last row has the number of its rows.
 fn check_times(trial: &Trial) {
     let within = T0_NS..=trial.end_ns;
     for (node, event) in &trial.rows {
@@ -175,7 +175,7 @@ fn check_times(trial: &Trial) {
 mod tests {
     use super::*;
 
-    /// What some plan of a few hundred must have.
+    /// Keys that at least one plan of a few hundred must have.
     const KEYS: [&str; 37] = [
         "kind = \"udp\"",
         "kind = \"ping\"",

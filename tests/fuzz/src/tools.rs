@@ -1,4 +1,4 @@
-//! Output of other tools, and the generator's report, which is read by the same parser.
+//! Fuzzes the output of other tools, and the generator's report, which the same parser reads.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -81,8 +81,8 @@ fn use_report(mut report: Report, bytes: usize) {
     }
 }
 
-/// The report of ccbench's generator about connections with any counters: the controller reads all of it. Input: samples, each
-/// preceded by its length.
+/// The report of ccbench's generator about connections with arbitrary counters, all of which the controller must read. Input: samples, each
+/// of which follows its length.
 pub fn generator_report(mut data: &[u8]) {
     let mut samples = Vec::new();
     while let Ok(sample) = FlowSample::decode_length_delimited(&mut data) {
@@ -100,7 +100,7 @@ pub fn generator_report(mut data: &[u8]) {
     let numbering = Numbering { client_port: 10_000, count: 2, listens: false };
     let mut report = Report::default();
     for line in report_lines(&connections, (false, true), 1_000, 100_000_000) {
-        // A counter of the kernel may be beyond what is read of iperf3: then the line is counted as unread.
+        // A counter of the kernel may exceed what is read from iperf3. Such a line counts as unread.
         let _ = report.on_line(line.as_bytes(), numbering);
     }
     assert_eq!(report.streams.len(), connections.len());

@@ -1,4 +1,4 @@
-//! Traces in every format.
+//! Fuzzes traces in every format.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use ccbench_proto::trace::{
     Replay, Trace,
 };
 
-/// Longer traces are only checked for their limits: all formats of a long one take seconds.
+/// Longer traces are only checked for their limits, because all formats of a long trace take seconds.
 const MAX_CHECKED_ROWS: usize = 1_000;
 /// Steps of a cursor.
 const MAX_STEPS: usize = 300;
 
-/// A trace in text, read in the format that it looks like and in every other.
+/// Reads a text trace in the format that it appears to have, and in every other.
 pub fn trace(data: &[u8]) {
     if let Ok(trace) = trace::parse("t.csv", data) {
         check(&trace);
@@ -28,7 +28,7 @@ pub fn trace(data: &[u8]) {
 
 /// A trace in JSON.
 pub fn json(data: &[u8]) {
-    // Millions of repetitions are allowed, and take seconds each time.
+    // Millions of repetitions are allowed, but each takes seconds.
     let counts = data.windows(8).enumerate().filter(|(_, word)| word == b"\"count\":");
     let digits = |at: usize| data[at + 8..].iter().take_while(|byte| byte.is_ascii_digit()).count();
     if counts.map(|(at, _)| digits(at)).max().unwrap_or(0) > 5 {
@@ -47,7 +47,7 @@ fn check(trace: &Trace) {
     if trace.rows() > MAX_CHECKED_ROWS {
         return;
     }
-    // A line for each packet.
+    // One line per packet.
     let bits = trace.mean_rate().map_or(0, |rate| u128::from(rate.bits_per_sec()));
     let packets = bits * u128::from(trace.length_ns()) / 12_000_000_000_000;
     let many = packets > 20_000;
@@ -65,7 +65,7 @@ fn check(trace: &Trace) {
     }
 }
 
-/// What every valid trace keeps to.
+/// Checks what holds for every valid trace.
 fn limits(trace: &Trace) {
     assert!((1..=MAX_ROWS).contains(&trace.rows()));
     assert!((1..=MAX_LENGTH_NS).contains(&trace.length_ns()));
@@ -84,7 +84,7 @@ fn limits(trace: &Trace) {
     }
 }
 
-/// Plays the trace for some steps.
+/// Replays the trace for some steps.
 fn replay(trace: &Trace, on_end: OnEnd) {
     let plan = TraceUse { on_end, ..TraceUse::new("t") };
     let replay = Replay { trace: Arc::new(trace.clone()), plan };

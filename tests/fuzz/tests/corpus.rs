@@ -15,7 +15,7 @@ fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
 }
 
-/// The inputs of a target with their names, in order.
+/// Returns the inputs of a target with their names, in order.
 fn inputs(target: &Target) -> Vec<(String, Vec<u8>)> {
     let folder = corpus().join(target.name);
     let entries = std::fs::read_dir(&folder)
@@ -26,7 +26,7 @@ fn inputs(target: &Target) -> Vec<(String, Vec<u8>)> {
     paths.iter().map(|path| (name(path), std::fs::read(path).unwrap())).collect()
 }
 
-/// With CCBENCH_FUZZ_INPUT only that file, by the target CCBENCH_FUZZ_TARGET.
+/// With CCBENCH_FUZZ_INPUT, handles only this file, with the target CCBENCH_FUZZ_TARGET.
 #[test]
 fn every_input_of_the_corpora_is_handled() {
     if let Some(path) = std::env::var_os("CCBENCH_FUZZ_INPUT") {
@@ -55,7 +55,7 @@ fn every_corpus_belongs_to_a_target() {
     assert_eq!(folders, TARGETS.iter().map(|target| target.name.to_owned()).collect());
 }
 
-/// A target whose inputs take long to try: the others are tried at the same time.
+/// A target whose inputs take long. The others are tried at the same time.
 const SLOW: &str = "simulation";
 
 #[test]

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Every core in this kernel against the golden rows: rows as bpf_agree.py --rows writes them go into /dev/ccb_agree,
- * parameters calls and mismatches count. Only for the tests in a virtual machine.
+ * Checks every core in this kernel against the golden rows. Rows as bpf_agree.py --rows writes them go to /dev/ccb_agree; the parameters
+ * calls and mismatches count. Only for the tests in a virtual machine.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 

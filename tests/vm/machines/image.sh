@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A disk with Debian 12, GRUB and two kernels, for machines.sh: image.sh; prints the path of the image and the two kernel releases, the
-# one that GRUB boots by itself first. Kept in the cache; nothing is installed on this machine. Needs root and mmdebstrap; 3 GB, and a few minutes
-# the first time.
+# Builds a disk with Debian 12, GRUB and two kernels, for machines.sh. Usage: image.sh; prints the path of the image and the two kernel
+# releases, first the one that GRUB boots by default. The image is kept in the cache; nothing is installed on this machine. Needs root and
+# mmdebstrap, 3 GB, and a few minutes the first time.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${CCBENCH_VM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/ccbench/vm}
@@ -24,13 +24,13 @@ if [ ! -e "$image" ]; then
     mkdir -p "$cache"
     rm -f "$cache"/machines-*.img
     root=$work/root
-    # With dbus, as installed systems are: the agent asks logind for a reboot.
+    # With dbus, as on installed systems: the agent asks logind for a reboot.
     packages=systemd-sysv,dbus,udev,kmod,procps,iproute2,iperf3,ethtool,libelf1,zlib1g,grub-common,grub-pc-bin
     packages+=,initramfs-tools,busybox,zstd
     for suite in bookworm bookworm-security; do
         echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $(mirror $suite) $suite main"
     done >"$work/sources.list"
-    # A mirror may be a snapshot, and newer than this machine's clock. mmdebstrap does not read this machine's configuration of apt.
+    # A mirror may be a snapshot, and newer than this machine's clock. mmdebstrap does not read this machine's apt configuration.
     mmdebstrap --quiet --mode=root --variant=minbase --aptopt='Acquire::Check-Valid-Until "false"' --aptopt='Acquire::Check-Date "false"' \
         --include="$packages,linux-image-$usual,linux-image-$other" bookworm "$root" "$work/sources.list" >&2
 
@@ -62,14 +62,14 @@ END
     chroot "$root" grub-mkimage -O i386-pc -o /boot/grub/core.img -p '(hd0,msdos1)/boot/grub' biosdisk part_msdos ext2 normal
     cp "$root/usr/lib/grub/i386-pc/boot.img" "$root/boot/grub/core.img" "$work/"
 
-    # No fsck, which takes long; after a reset the kernel reads the journal.
+    # No fsck, which takes long. After a reset, the kernel replays the journal.
     echo '/dev/vda1 / ext4 defaults 0 0' >"$root/etc/fstab"
     echo localhost >"$root/etc/hostname"
     # Without one, the first boot asks questions and resets which units are enabled.
     tr -d - </proc/sys/kernel/random/uuid >"$root/etc/machine-id"
     mkdir -p "$root/etc/systemd/journald.conf.d" "$root/etc/systemd/system/multi-user.target.wants"
     printf '[Journal]\nStorage=volatile\nForwardToConsole=yes\nTTYPath=/dev/ttyS0\n' >"$root/etc/systemd/journald.conf.d/console.conf"
-    # Consoles are files here, and logins are not needed.
+    # Consoles are files here, and nobody needs to log in.
     for unit in getty@tty1 serial-getty@ttyS0; do ln -sf /dev/null "$root/etc/systemd/system/$unit.service"; done
     for unit in systemd-timesyncd apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer fstrim.timer man-db.timer; do
         rm -f "$root"/etc/systemd/system/*.wants/"$unit"*
@@ -80,7 +80,7 @@ END
     done
     rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/usr/share/{doc,man,locale}/*
 
-    # One partition, behind the first MiB; GRUB's first stage in the first sector, its core in the sectors after it.
+    # One partition after the first MiB. GRUB's first stage is in the first sector, its core in the sectors after it.
     truncate -s "${size_mib}M" "$work/disk"
     mke2fs -q -t ext4 -O ^metadata_csum_seed,^orphan_file -E offset=1048576 -d "$root" "$work/disk" "$((size_mib - 1))M" >&2
     python3 "$here/install_grub.py" "$work/disk" "$work/boot.img" "$work/core.img"

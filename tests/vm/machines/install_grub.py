@@ -22,7 +22,7 @@ def main(disk, boot, core):
         sys.exit(f"{core} has {len(image)} bytes, too many for the gap before the partition")
     with open(disk, "r+b") as file:
         size = file.seek(0, 2) // SECTOR - FIRST
-        # Active, Linux; addresses by cylinder are not used.
+        # Active, Linux. Cylinder addresses are not used.
         entry = struct.pack("<B3sB3sII", 0x80, b"\xfe\xff\xff", 0x83, b"\xfe\xff\xff", FIRST, size)
         file.seek(0)
         file.write(stage + entry + bytes(48) + b"\x55\xaa")

@@ -21,5 +21,5 @@ with socket.socket(socket.AF_UNIX) as monitor:
     monitor.connect(sys.argv[1])
     answer(monitor)
     monitor.sendall(" ".join(sys.argv[2:]).encode() + b"\n")
-    # It repeats the command.
+    # The monitor repeats the command.
     sys.stdout.write("\n".join(answer(monitor).decode(errors="replace").splitlines()[1:]))

@@ -1,5 +1,5 @@
-# Runs in each machine at each boot: addresses, and at the first boot programs and GRUB's menu. `machine` has NAME, CONTROL, EXPERIMENT
-# (DEVICE=ADDRESS …), ROUTES (SUBNET=GATEWAY …) and REBOOTS.
+# Runs in each machine at each boot: sets addresses and, at the first boot, installs programs and GRUB's menu. `machine` has NAME, CONTROL,
+# EXPERIMENT (DEVICE=ADDRESS …), ROUTES (SUBNET=GATEWAY …) and REBOOTS.
 set -eu
 here=/run/machine
 . $here/machine

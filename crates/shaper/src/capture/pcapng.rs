@@ -1,6 +1,6 @@
-//! The blocks of pcapng (draft-ietf-opsawg-pcapng) that a capture of one Ethernet interface needs. Without I/O.
+//! Writes the pcapng blocks (draft-ietf-opsawg-pcapng) that a capture of one Ethernet interface needs. Does no I/O.
 //!
-//! ccbench writes captures and reads none: [`read`] is for checks and tests, and knows only what is written here.
+//! ccbench writes captures but reads none. [`read`] is for checks and tests, and only parses what this module writes.
 
 /// Ethernet.
 const LINKTYPE: u16 = 1;
@@ -9,12 +9,12 @@ const INTERFACE: u32 = 1;
 const STATISTICS: u32 = 5;
 const PACKET: u32 = 6;
 
-/// Appends the first blocks of a file: a section with one interface, times in nanoseconds.
+/// Appends the first blocks of a file: a section with one interface and times in nanoseconds.
 pub fn begin(into: &mut Vec<u8>, dev: &str, comment: &str, snap_bytes: u32) {
     block(into, SECTION, |body| {
         body.extend_from_slice(&0x1a2b_3c4d_u32.to_le_bytes());
         body.extend_from_slice(&[1, 0, 0, 0]);
-        // Of the section: unknown.
+        // Section length: unknown.
         body.extend_from_slice(&(-1i64).to_le_bytes());
         option(body, 1, comment.as_bytes());
         option(body, 4, concat!("ccbench ", env!("CARGO_PKG_VERSION")).as_bytes());
@@ -31,7 +31,7 @@ pub fn begin(into: &mut Vec<u8>, dev: &str, comment: &str, snap_bytes: u32) {
     });
 }
 
-/// Appends a packet: `bytes` of `length` that it had, at `at_ns` since 1970.
+/// Appends a packet: its first `bytes`, its original `length`, and its time `at_ns` since 1970.
 pub fn packet(into: &mut Vec<u8>, at_ns: u64, bytes: &[u8], length: u32) {
     block(into, PACKET, |body| {
         body.extend_from_slice(&0u32.to_le_bytes());
@@ -43,12 +43,12 @@ pub fn packet(into: &mut Vec<u8>, at_ns: u64, bytes: &[u8], length: u32) {
     });
 }
 
-/// Length of a packet of so many bytes in the file.
+/// Returns the size that a packet of this many bytes has in the file.
 pub fn packet_bytes(bytes: usize) -> u64 {
     32 + bytes.div_ceil(4) as u64 * 4
 }
 
-/// Appends the last block of a file: packets received, and packets dropped because the socket was full.
+/// Appends the last block of a file: packets received, and packets dropped because the socket buffer was full.
 pub fn end(into: &mut Vec<u8>, at_ns: u64, received: u64, dropped: u64) {
     block(into, STATISTICS, |body| {
         body.extend_from_slice(&0u32.to_le_bytes());
@@ -97,8 +97,7 @@ pub struct Packet<'a> {
     pub length: u32,
 }
 
-/// Reads back what the functions above wrote: every whole block; `None` if it is nothing of the kind. Wireshark
-/// reads everything else.
+/// Reads back every complete block that the functions above wrote. Returns `None` for anything else, which Wireshark can read.
 pub fn read(file: &[u8]) -> Option<Vec<Packet<'_>>> {
     let word =
         |bytes: &[u8], at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
@@ -165,7 +164,7 @@ mod tests {
             for (read, (at_ns, bytes, length)) in whole.iter().zip(&packets) {
                 prop_assert_eq!((read.at_ns, read.bytes, read.length), (*at_ns, &bytes[..], *length));
             }
-            // Killed while it wrote: a readable prefix.
+            // A file whose writer was killed has a readable prefix.
             let section = u32::from_le_bytes(file[4..8].try_into().unwrap()) as usize;
             file.truncate((file.len() - cut).max(section));
             prop_assert!(read(&file).is_some_and(|prefix| prefix.len() <= packets.len()));

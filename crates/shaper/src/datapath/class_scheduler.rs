@@ -1,10 +1,9 @@
-//! Classes of a link, as HTB (`net/sched/sch_htb.c`) with one level of classes: each is guaranteed its rate and
-//! borrows up to its ceil. Classes are served by mode (`CAN_SEND`, then `MAY_BORROW`), by priority, and in deficit
-//! round robin weighted by rate.
+//! Classes of a link, like HTB (`net/sched/sch_htb.c`) with one level of classes. Each class is guaranteed its rate and borrows up to its
+//! ceil. The scheduler serves classes by mode (`CAN_SEND`, then `MAY_BORROW`), then by priority, and within a priority in deficit round
+//! robin weighted by rate.
 //!
-//! Differences from the kernel: tokens are refilled at each dequeue, not by a timer, so that the link never idles while a
-//! class below its ceil has packets; the quantum is proportional to the rate and unbounded; the clock is the virtual
-//! time of the packets.
+//! Differences from the kernel: tokens are refilled at each dequeue, not by a timer, so the link never idles while a class below its ceil
+//! has packets. The quantum is proportional to the rate and unbounded. The clock is the virtual time of the packets.
 
 use super::classes::ClassSpec;
 use super::packet::{Packet, line_bytes};
@@ -33,16 +32,16 @@ pub(crate) struct SchedulerParams {
 pub(crate) enum Next {
     /// Transmit this packet.
     Packet(Packet),
-    /// No packet before this time; `u64::MAX` when all queues are empty.
+    /// No packet may leave before this time; `u64::MAX` when all queues are empty.
     At(u64),
 }
 
 /// A token bucket that one packet may overdraw.
 #[derive(Debug, Clone, Copy)]
 struct Bucket {
-    /// Rate when the link has its initial rate.
+    /// Its rate when the link has its initial rate.
     base_bps: u64,
-    /// Rate at the link's current rate.
+    /// Its rate at the link's current rate.
     rate_bps: u64,
     tokens: i64,
     max_tokens: i64,
@@ -56,18 +55,18 @@ struct Class {
     tokens: Bucket,
     /// `None`: the rate of the link.
     ctokens: Option<Bucket>,
-    /// Deficits for the two modes.
+    /// One deficit per mode.
     deficits: [i64; 2],
     /// Added to a deficit in each round.
     quantum: i64,
 }
 
-/// All classes; 0 is the default class, for packets that no class matches.
+/// All classes. Class 0 is the default class, for packets that no class matches.
 #[derive(Debug)]
 pub(crate) struct ClassScheduler {
     params: SchedulerParams,
     classes: Vec<Class>,
-    /// Ranges of `order` with the same priority, highest first, and for each mode the next class of the range.
+    /// Ranges of `order` with the same priority, highest first. Each has the next class to serve, per mode.
     groups: Vec<Group>,
     order: Vec<u8>,
 }
@@ -81,7 +80,7 @@ struct Group {
 
 impl Bucket {
     fn new(base_bps: u64, link_bps: u64, frames: u64, frame_bytes: u32) -> Self {
-        // Tokens for the frames that all other classes may send before this one, so that no tokens are lost meanwhile.
+        // Enough tokens for the time in which all other classes send their frames before this one, so that none are lost meanwhile.
         let share = u128::from(base_bps.min(link_bps)) * u128::from(2 * frames)
             / u128::from(link_bps.max(1));
         let max_tokens = (share as i64 + 2) * i64::from(frame_bytes) * TOKENS_PER_BYTE;
@@ -103,7 +102,7 @@ impl Bucket {
         self.tokens >= 0
     }
 
-    /// When it allows the next packet, as of the last [`Self::fill`].
+    /// When the bucket allows the next packet, as of the last [`Self::fill`].
     fn ready_ns(&self) -> u64 {
         if self.allows() {
             return self.filled_ns;
@@ -121,8 +120,8 @@ impl Bucket {
 }
 
 impl ClassScheduler {
-    /// Creates the classes with their queues. The first is the default class: its guaranteed rate is the remainder of the
-    /// link's rate, at least a hundredth, and its ceil is the whole rate.
+    /// Creates the classes with their queues. The first is the default class. Its guaranteed rate is the remainder of the link's rate, at
+    /// least a hundredth, and its ceil is the whole rate.
     pub(crate) fn new<'a>(
         params: SchedulerParams,
         classes: impl Iterator<Item = (Option<&'a ClassSpec>, AnyQueue)>,
@@ -238,7 +237,7 @@ impl ClassScheduler {
                 first = Some(index);
             }
         }
-        // No deficit is positive: skip the rounds until one is.
+        // No deficit is positive: skip the rounds until one would be.
         for place in circle {
             let class = &mut self.classes[usize::from(self.order[place])];
             if class.may_send(mode) {
@@ -248,7 +247,7 @@ impl ClassScheduler {
         first
     }
 
-    /// Advances the round robin past the class `index`, whose deficit is used up.
+    /// Advances the round robin past class `index`, whose deficit is used up.
     fn next_class(&mut self, group: usize, mode: usize, index: usize) {
         let Group { start, end, ref mut next } = self.groups[group];
         let place = (start..end).find(|&place| usize::from(self.order[place]) == index);
@@ -302,9 +301,9 @@ impl ClassScheduler {
     }
 }
 
-/// Within the guaranteed rate.
+/// The class is within its guaranteed rate.
 const CAN_SEND: usize = 0;
-/// Above it, with tokens of the link.
+/// The class is above its guaranteed rate and uses tokens of the link.
 const MAY_BORROW: usize = 1;
 
 impl Class {

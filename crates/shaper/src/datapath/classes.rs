@@ -1,4 +1,4 @@
-//! Classifies packets with a list of rules; the first match wins, as with the kernel's `u32` filters.
+//! Classifies packets with a list of rules. The first match wins, as with the kernel's `u32` filters.
 
 use std::net::IpAddr;
 
@@ -11,11 +11,11 @@ use crate::discipline::QueueParams;
 /// Parameters of a class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ClassSpec {
-    /// Its keys in the plan. The rates are those at the initial rate of the link.
+    /// Its keys in the plan. Rates apply at the link's initial rate.
     pub(crate) plan: Class,
     /// Its queue.
     pub(crate) queue: QueueParams,
-    /// A packet belongs to the class if any of these matches.
+    /// A packet belongs to the class if it matches any of these.
     pub(crate) matches: Vec<PacketMatch>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Matcher {
     rules: Vec<Rule>,
 }
 
-/// One rule: all given fields must be equal.
+/// One rule. All its fields must match.
 #[derive(Debug, Clone, Copy)]
 struct Rule {
     class: u8,
@@ -51,7 +51,7 @@ struct Rule {
 }
 
 impl Matcher {
-    /// The rules of these classes, which are numbered from 1; at most 255.
+    /// Creates the rules of these classes, at most 255, which are numbered from 1.
     pub(crate) fn new(classes: &[ClassSpec]) -> Self {
         let rules = (1..=u8::MAX)
             .zip(classes)
@@ -59,7 +59,7 @@ impl Matcher {
         Self { rules: rules.collect() }
     }
 
-    /// The class of an Ethernet frame; 0 if no rule matches or it is not IP.
+    /// Returns the class of an Ethernet frame; 0 if no rule matches or the frame is not IP.
     #[inline]
     pub(crate) fn class_of(&self, frame: &[u8]) -> u8 {
         if self.rules.is_empty() {
@@ -71,7 +71,7 @@ impl Matcher {
 }
 
 impl Rule {
-    /// `None` if nothing can match: addresses of two families.
+    /// Returns `None` if nothing can match, because the addresses belong to different families.
     fn new(class: u8, wanted: &PacketMatch) -> Option<Self> {
         let family = |address: Option<IpAddr>| address.map(|a| a.is_ipv6());
         let (src, dst) = (family(wanted.src), family(wanted.dst));
@@ -124,7 +124,7 @@ mod tests {
         }
     }
 
-    /// UDP over IPv4 from 10.0.0.1:1000 to 10.0.0.2:2000, with this TOS byte.
+    /// Returns UDP over IPv4 from 10.0.0.1:1000 to 10.0.0.2:2000, with this TOS byte.
     fn four(tos: u8) -> Vec<u8> {
         let mut frame = vec![0; 12];
         frame.extend([8, 0, 0x45, tos, 0, 40, 0, 0, 0, 0, 64, 17, 0, 0]);
@@ -158,7 +158,7 @@ mod tests {
             assert!(is(PacketMatch { src: address(src), ..none.clone() }, &frame));
             assert!(is(PacketMatch { dst: address(dst), ..none.clone() }, &frame));
             assert!(!is(PacketMatch { src: address(dst), ..none.clone() }, &frame));
-            // The same number in the other family is another address.
+            // The same number in the other family is a different address.
             assert!(!is(PacketMatch { src: address(other), ..none.clone() }, &frame));
             for (port, side) in [(1000, true), (2000, false)] {
                 let of = |side: bool| PacketMatch {

@@ -1,6 +1,6 @@
-//! Coalesces consecutive TCP segments that are due at the same wakeup into one GSO packet with a vnet header, which the
-//! kernel forwards at a fraction of the cost and segments again where needed. As with GRO, only segments that GSO
-//! restores byte by byte are coalesced: equal headers, consecutive sequence numbers, equal sizes except the last.
+//! Coalesces consecutive TCP segments that are due at the same wakeup into one GSO packet with a vnet header. The kernel forwards it at a
+//! fraction of the cost and segments it again where needed. As with GRO, only segments that GSO restores byte for byte are coalesced: equal
+//! headers, consecutive sequence numbers, equal sizes except for the last.
 
 use super::header::{IPV6_BYTES, TCP, TransportFrame, fold, sum};
 use super::vnet::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM, VNET_BYTES, Vnet};
@@ -15,11 +15,11 @@ const TCP_CHECKSUM: u16 = 16;
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
 const ACK: u8 = 0x10;
-/// Flags that only the last segment may have. CWR is among them because GSO keeps it only in the first segment.
+/// Flags that only the last segment may have. CWR is one of them because GSO keeps it only in the first segment.
 const NOT_COALESCED: u8 = 0xff ^ (ACK | ECE);
 const ECE: u8 = 0x40;
 
-/// A group of segments: its headers, and the expected fields of the next segment.
+/// A group of segments: its headers, and the fields expected of the next segment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Group {
     /// The headers of the first segment.
@@ -33,7 +33,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Starts a group with a packet (vnet header and frame); `None` if the packet cannot be coalesced.
+    /// Starts a group with a packet (vnet header and frame). Returns `None` if the packet cannot be coalesced.
     pub(crate) fn start(packet: &[u8]) -> Option<Self> {
         let vnet = Vnet::read(packet)?;
         if vnet.flags != NEEDS_CSUM || vnet.gso_type != GSO_NONE || vnet.csum_offset != TCP_CHECKSUM
@@ -42,7 +42,7 @@ impl Group {
         }
         let frame = &packet[VNET_BYTES..];
         let tcp = TransportFrame::parse(frame, TCP, Some(usize::from(vnet.csum_start))).ok()?;
-        // No IPv4 options, no IPv6 extension headers.
+        // Neither IPv4 options nor IPv6 extension headers.
         let network_bytes = if tcp.ipv6 { IPV6_BYTES } else { IPV4_BYTES };
         if tcp.network_bytes() != network_bytes || tcp.headers >= frame.len() {
             return None;
@@ -53,7 +53,7 @@ impl Group {
         Some(group)
     }
 
-    /// Appends `packet` to the group whose first packet is `first`; returns whether it fits.
+    /// Appends `packet` to the group whose first packet is `first`. Returns whether it fits.
     pub(crate) fn extend(&mut self, first: &[u8], packet: &[u8]) -> bool {
         if !self.open || self.count >= MAX_SEGMENTS || packet.len() < VNET_BYTES + self.tcp.headers
         {
@@ -93,7 +93,7 @@ impl Group {
         VNET_BYTES + self.tcp.headers
     }
 
-    /// Writes the [`Self::head_bytes`] of headers of the GSO packet; `first` is the first packet of the group.
+    /// Writes the GSO packet's headers, [`Self::head_bytes`] long. `first` is the first packet of the group.
     pub(crate) fn write_head(&self, first: &[u8], head: &mut [u8; HEAD_BYTES]) {
         let vnet = Vnet {
             flags: NEEDS_CSUM,
@@ -122,7 +122,7 @@ impl Group {
         tcp[16..18].copy_from_slice(&fold(self.tcp.pseudo + length).to_be_bytes());
     }
 
-    /// Whether the frame's fields are what GSO would write for this segment.
+    /// Returns whether the frame's fields are what GSO would write for this segment.
     fn fits(&self, frame: &[u8]) -> bool {
         let payload = frame.len() - self.tcp.headers;
         let total = self.tcp.headers - self.tcp.network + self.payload + payload;

@@ -1,24 +1,24 @@
-//! Limits the CPU time that the packet loop uses at real-time priority. The kernel throttles all real-time threads
-//! of a CPU for the rest of a second once they have used `kernel.sched_rt_runtime_us` of it (95 % by default), which
-//! would stall the link for 50 ms. The remaining time is for ksoftirqd, an ordinary thread: softirqs that our sends
-//! raise run in our own thread, but those of other threads may be deferred to ksoftirqd. The caller passes the time and
-//! the CPU time used.
+//! Limits the CPU time that the packet loop uses at real-time priority. Once the real-time threads of a CPU have used
+//! `kernel.sched_rt_runtime_us` of a second (95 % by default), the kernel throttles all of them for the rest of it, which would stall the
+//! link for 50 ms. The remaining time is for ksoftirqd, an ordinary thread: softirqs that our sends raise run in our own thread, but those
+//! of other threads may be deferred to ksoftirqd. The caller passes the current time and the CPU time used.
 
 /// Number and length of the buckets of the sliding window.
 const BUCKETS: usize = 10;
 const BUCKET_NS: u64 = 10_000_000;
 const WINDOW_NS: u64 = BUCKETS as u64 * BUCKET_NS;
-/// Sampling interval close to a limit; far below all of them it is that of a bucket. Reading the thread's CPU clock is a system call.
+/// Sampling interval close to a limit, because reading the thread's CPU clock is a system call. Far below all limits it is that of a
+/// bucket.
 const SAMPLE_NS: u64 = 1_000_000;
-/// Percent of the window. Above the first the thread does not spin, above the second it is demoted, below the third it
-/// may be promoted again. Two spinning threads on one CPU stay below the throttling limit.
+/// Percent of the window. Above the first, the thread does not spin. Above the second, it is demoted. Below the third, it may be promoted
+/// again. Two spinning threads on one CPU stay below the throttling limit.
 const SPIN_BELOW_PERCENT: u64 = 45;
 const DEMOTE_ABOVE_PERCENT: u64 = 85;
 const PROMOTE_BELOW_PERCENT: u64 = 70;
-/// A demoted thread stays without real-time priority for this long.
+/// How long a demoted thread stays without real-time priority, at least.
 const MIN_DEMOTED_NS: u64 = 500_000_000;
-/// A longer wakeup delay of a real-time thread means that it was throttled together with other real-time threads of its
-/// CPU. Shorter ones come from a kernel without preemption or from a hypervisor.
+/// If a real-time thread wakes later than this, the kernel has throttled the real-time threads of its CPU. Shorter delays come from a
+/// kernel without preemption or from a hypervisor.
 const STALL_NS: u64 = 40_000_000;
 
 /// Change of the thread's scheduling class.
@@ -38,7 +38,7 @@ pub(crate) struct DutyGuard {
     real_time: bool,
     used_ns: [u64; BUCKETS],
     spun_ns: [u64; BUCKETS],
-    /// Bucket of the last sample, counted from time zero.
+    /// Bucket of the last sample, counted from zero of the clock.
     bucket: u64,
     sampled_ns: u64,
     sampled_cpu_ns: u64,
@@ -49,7 +49,7 @@ pub(crate) struct DutyGuard {
 }
 
 impl DutyGuard {
-    /// `cpu_ns` is the CPU time that the thread has used at `now_ns`.
+    /// Creates the guard. `cpu_ns` is the CPU time that the thread has used until `now_ns`.
     pub(crate) fn new(real_time: bool, now_ns: u64, cpu_ns: u64) -> Self {
         Self {
             real_time,
@@ -64,18 +64,18 @@ impl DutyGuard {
         }
     }
 
-    /// Whether it is time for [`Self::sample`].
+    /// Returns whether it is time for [`Self::sample`].
     pub(crate) fn wants_sample(&self, now_ns: u64) -> bool {
         let since_ns = now_ns.saturating_sub(self.sampled_ns);
         since_ns >= BUCKET_NS || since_ns >= SAMPLE_NS && !self.is_far_below(since_ns)
     }
 
-    /// Whether no limit is reached even if the thread has computed all the time since the last sample.
+    /// Returns whether all limits are far even if the thread has run all the time since the last sample.
     fn is_far_below(&self, since_ns: u64) -> bool {
         self.demoted_ns == 0 && self.used() + since_ns < self.share(SPIN_BELOW_PERCENT)
     }
 
-    /// `cpu_ns` is the CPU time used up to `now_ns`; `threads_per_cpu` packet loops share a CPU.
+    /// Takes a sample: `cpu_ns` is the CPU time used until `now_ns`; `threads_per_cpu` packet loops share a CPU.
     pub(crate) fn sample(&mut self, now_ns: u64, cpu_ns: u64, threads_per_cpu: u64) -> Action {
         self.threads_per_cpu = threads_per_cpu.max(1);
         let bucket = now_ns / BUCKET_NS;
@@ -111,12 +111,12 @@ impl DutyGuard {
         }
     }
 
-    /// The thread woke `late_ns` after its deadline.
+    /// Records that the thread woke `late_ns` after its deadline.
     pub(crate) fn woke_late(&mut self, now_ns: u64, late_ns: u64) -> Action {
         if self.real_time && late_ns > STALL_NS { self.demote(now_ns) } else { Action::Keep }
     }
 
-    /// The kernel refused the promotion. The thread is not promoted again.
+    /// Records that the kernel refused the promotion. The thread is not promoted again.
     pub(crate) fn promotion_refused(&mut self) {
         self.real_time = false;
         self.demoted_ns = 0;
@@ -127,17 +127,17 @@ impl DutyGuard {
         self.spun_since_ns += ns;
     }
 
-    /// Whether the thread has real-time priority.
+    /// Returns whether the thread has real-time priority.
     pub(crate) fn real_time(&self) -> bool {
         self.real_time
     }
 
-    /// Whether the budget allows busy waiting. It limits only real-time threads, which other threads cannot preempt.
+    /// Returns whether the budget allows busy waiting. It limits only real-time threads, which ordinary threads cannot preempt.
     pub(crate) fn may_spin(&self) -> bool {
         !self.real_time || self.used() + self.spun_since_ns < self.share(SPIN_BELOW_PERCENT)
     }
 
-    /// This thread's share of a percentage of the window, nanoseconds.
+    /// Returns this thread's share of a percentage of the window, nanoseconds.
     fn share(&self, percent: u64) -> u64 {
         WINDOW_NS * percent / 100 / self.threads_per_cpu
     }
@@ -159,8 +159,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Simulates a thread that works `work_percent` of every millisecond and spins the rest if allowed. Returns the CPU time
-    /// used at real-time priority.
+    /// Simulates a thread that works for `work_percent` of every millisecond and spins for the rest if allowed. Returns the CPU time used
+    /// at real-time priority.
     fn simulate(
         guard: &mut DutyGuard,
         from_ms: u64,
@@ -193,7 +193,7 @@ mod tests {
         let (mut guard, mut cpu) = (DutyGuard::new(true, 0, 0), 0);
         let used = simulate(&mut guard, 0, 1_000, 95, &mut cpu);
         assert!(!guard.real_time());
-        // Demoted after 85 ms of work, which is most of a window.
+        // Demoted after 85 ms of work, most of a window.
         assert!(used <= 91 * MS, "{used}");
         assert_eq!(simulate(&mut guard, 1_000, 3_000, 80, &mut cpu), 0);
         simulate(&mut guard, 3_000, 4_000, 40, &mut cpu);

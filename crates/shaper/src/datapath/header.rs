@@ -1,5 +1,5 @@
-//! Headers of a frame: the fields that queues and classes look at, the offsets that segmentation needs, and what a
-//! link changes: the ECN field (a mark) or a bit (corruption).
+//! Headers of a frame: the fields that queues and classes read, the offsets that segmentation needs, and what a link changes: the ECN field
+//! (a mark) or a bit (corruption).
 
 use ccbench_proto::flow_hash::flow_hash;
 pub(crate) use ccbench_proto::plan::Ecn;
@@ -14,14 +14,14 @@ pub(crate) const IPV6_BYTES: usize = 40;
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
 
-/// An IP header and where in the frame it begins.
+/// An IP header with its offset in the frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ip {
     V4(usize),
     V6(usize),
 }
 
-/// EtherType after at most two VLAN tags, and the offset of the payload.
+/// Returns the EtherType after at most two VLAN tags, and the offset of the payload.
 pub(crate) fn ethertype(frame: &[u8]) -> Option<(u16, usize)> {
     let mut at = ETHERNET_BYTES - 2;
     for _ in 0..=TAGS {
@@ -34,7 +34,7 @@ pub(crate) fn ethertype(frame: &[u8]) -> Option<(u16, usize)> {
     None
 }
 
-/// The IP header of a frame, if its fixed part is there.
+/// Returns the IP header of a frame, if its fixed part is complete.
 pub(crate) fn ip(frame: &[u8]) -> Option<Ip> {
     let (kind, at) = ethertype(frame)?;
     let version = frame.get(at)? >> 4;
@@ -45,7 +45,7 @@ pub(crate) fn ip(frame: &[u8]) -> Option<Ip> {
     }
 }
 
-/// The ECN field of an Ethernet frame.
+/// Returns the ECN field of an Ethernet frame.
 pub(crate) fn ecn(frame: &[u8]) -> Ecn {
     match ip(frame) {
         Some(Ip::V4(at)) => Ecn::of(frame[at + 1]),
@@ -57,13 +57,13 @@ pub(crate) fn ecn(frame: &[u8]) -> Ecn {
 /// Why the headers of a frame cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HeaderError {
-    /// It is shorter than its headers require, or its headers are inconsistent.
+    /// The frame is shorter than its headers require, or they are inconsistent.
     Malformed,
-    /// Neither TCP nor UDP over IP (tunnels, fragments).
+    /// The frame is neither TCP nor UDP over IP, or is a tunnel or fragment.
     Unsupported,
 }
 
-/// Where the headers of a TCP segment or UDP datagram are in its frame, and the fields that GSO counts on from.
+/// Offsets of the headers of a TCP segment or UDP datagram in its frame, and the initial values of fields that GSO increments.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TransportFrame {
     pub(crate) ipv6: bool,
@@ -73,17 +73,17 @@ pub(crate) struct TransportFrame {
     pub(crate) transport: usize,
     /// Bytes of all headers.
     pub(crate) headers: usize,
-    /// IPv4 identification; no meaning with IPv6.
+    /// IPv4 identification; meaningless for IPv6.
     pub(crate) id: u16,
-    /// TCP sequence number; 0 with UDP.
+    /// TCP sequence number; 0 for UDP.
     pub(crate) sequence: u32,
     /// Sum of the addresses and the protocol of the pseudo header, unfolded.
     pub(crate) pseudo: u32,
 }
 
 impl TransportFrame {
-    /// Reads a frame of `protocol`, [`TCP`] or [`UDP`]. `csum_start` is the vnet header's: with IPv6 extension headers
-    /// only that has the offset of the transport header.
+    /// Parses a frame of `protocol`, [`TCP`] or [`UDP`]. `csum_start` is from the vnet header: with IPv6 extension headers, only this field
+    /// tells the offset of the transport header.
     pub(crate) fn parse(
         frame: &[u8],
         protocol: u8,
@@ -122,7 +122,7 @@ impl TransportFrame {
         })
     }
 
-    /// Bytes of the network header, with IPv6 extension headers.
+    /// Returns the bytes of the network header, with IPv6 extension headers.
     pub(crate) fn network_bytes(&self) -> usize {
         self.transport - self.network
     }
@@ -155,7 +155,7 @@ impl Network {
     }
 }
 
-/// Sum of the 16-bit words in network byte order, unfolded; an odd last byte is padded with zero (RFC 1071).
+/// Returns the sum of the 16-bit words in network byte order, unfolded. An odd last byte is padded with zero (RFC 1071).
 pub(crate) fn sum(bytes: &[u8]) -> u32 {
     let (words, rest) = bytes.as_chunks::<2>();
     let whole: u32 = words.iter().map(|&word| u32::from(u16::from_be_bytes(word))).sum();
@@ -170,8 +170,8 @@ pub(crate) fn fold(mut sum: u32) -> u16 {
     sum as u16
 }
 
-/// Hash of a flow's addresses, protocol and ports; without ports for fragments and other protocols. Not seeded, so that
-/// the same traffic uses the same queues.
+/// Returns a hash of a flow's addresses, protocol and ports; without ports for fragments and other protocols. It has no seed, so the same
+/// traffic always uses the same queues.
 pub(crate) fn flow(frame: &[u8]) -> u32 {
     let (addresses, protocol, ports) = match ip(frame) {
         Some(Ip::V4(at)) => {
@@ -195,11 +195,10 @@ pub(crate) fn flow(frame: &[u8]) -> u32 {
 pub(crate) struct Fields {
     /// Whether it is IPv6.
     pub(crate) v6: bool,
-    /// Addresses, those of IPv4 in the lowest 32 bits.
+    /// Addresses. IPv4 addresses are in the lowest 32 bits.
     pub(crate) src: u128,
     pub(crate) dst: u128,
-    /// Ports of TCP and UDP: `[source, destination]`. Not of later fragments, which carry none, nor behind
-    /// extension headers of IPv6.
+    /// Ports of TCP and UDP: `[source, destination]`. `None` for later fragments, which carry none, and behind IPv6 extension headers.
     pub(crate) ports: Option<[u16; 2]>,
     /// 0 to 63.
     pub(crate) dscp: u8,
@@ -207,7 +206,7 @@ pub(crate) struct Fields {
     pub(crate) ecn: u8,
 }
 
-/// The fields of an IP packet in an Ethernet frame, with or without VLAN tags; `None` for anything else.
+/// Returns the fields of an IP packet in an Ethernet frame, with or without VLAN tags; `None` for anything else.
 pub(crate) fn fields(frame: &[u8]) -> Option<Fields> {
     let number = |at: usize, bytes: usize| {
         frame[at..at + bytes].iter().fold(0, |number, &byte| number << 8 | u128::from(byte))
@@ -232,10 +231,10 @@ pub(crate) fn fields(frame: &[u8]) -> Option<Fields> {
     Some(Fields { v6, src, dst, ports, dscp: traffic_class >> 2, ecn: traffic_class & 3 })
 }
 
-/// Flips the bit that `draw` selects, after the IP header (after the Ethernet header if it is not IP). A frame without such
-/// bytes is unchanged. Checksums are not corrected.
+/// Flips the bit that `draw` selects among those after the IP header, or after the Ethernet header if the frame is not IP. A frame without
+/// such bytes is unchanged. Checksums are not corrected.
 pub(crate) fn flip_bit(frame: &mut [u8], draw: u64) {
-    // Not in the padding of an Ethernet frame.
+    // Exclude the padding of an Ethernet frame.
     let word = |at: usize| usize::from(u16::from_be_bytes([frame[at], frame[at + 1]]));
     let (start, end) = match ip(frame) {
         Some(Ip::V4(at)) => (at + usize::from(frame[at] & 15) * 4, at + word(at + 2)),
@@ -286,7 +285,7 @@ mod tests {
         !(sum as u16)
     }
 
-    /// An IPv4 frame whose header is these 20 bytes, with version, length and checksum corrected.
+    /// Returns an IPv4 frame with this 20-byte header, in which version, length and checksum are corrected.
     fn v4(header: [u8; 20], payload: &[u8]) -> Vec<u8> {
         let mut frame = vec![0; 12];
         frame.extend([0x08, 0x00]);
@@ -314,7 +313,7 @@ mod tests {
             set_ecn(&mut frame, new);
             prop_assert_eq!(ecn(&frame), new);
             prop_assert_eq!(frame[15] & !3, header[1] & !3);
-            // Both zeroes of the ones' complement mean the same.
+            // Both zeroes of ones' complement are equal.
             let sum = u16::from_be_bytes([frame[24], frame[25]]);
             frame[24..26].fill(0);
             let whole = checksum(&frame[14..34]);
@@ -349,7 +348,7 @@ mod tests {
             assert_eq!(ecn(&six), wanted);
             for new in Ecn::ALL {
                 set_ecn(&mut six, new);
-                // DSCP and flow label stay.
+                // DSCP and flow label are unchanged.
                 assert_eq!(six[14..16], [0x6b, 0x8a | new.bits() << 4]);
             }
         }
@@ -394,7 +393,7 @@ mod tests {
             flip_bit(&mut after, (nth << 58) + 5);
             let changed: Vec<usize> = (0..after.len()).filter(|&i| after[i] != before[i]).collect();
             assert_eq!(changed.len(), 1);
-            // Eight bytes of payload; what follows is padding.
+            // Eight bytes of payload; the rest is padding.
             assert!((34..42).contains(&changed[0]));
             assert_eq!((after[changed[0]] ^ before[changed[0]]).count_ones(), 1);
             seen.insert((changed[0], after[changed[0]]));

@@ -1,16 +1,16 @@
-//! A histogram of durations with a fixed size, written by one thread and read by any.
+//! A histogram of durations with a fixed size. One thread writes it, any thread may read it.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Buckets per doubling, hence the precision of a percentile: one part in 32.
+/// Buckets per doubling, hence the precision of a percentile: 1/32.
 const STEPS: u64 = 32;
 const STEP_BITS: u32 = STEPS.trailing_zeros();
 /// Longer durations fall into the last bucket: 2^34 ns are 17 s.
 const LONGEST_BITS: u32 = 34;
 const BUCKETS: usize = ((LONGEST_BITS - STEP_BITS + 1) as u64 * STEPS) as usize;
 
-/// Counts of durations in nanoseconds, exact below [`STEPS`] and then in linear steps per doubling.
+/// Counts of durations in nanoseconds: exact below [`STEPS`], then in linear steps per doubling.
 #[derive(Debug)]
 pub(crate) struct Histogram {
     buckets: Box<[AtomicU64]>,
@@ -37,7 +37,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts one duration. For one thread only.
+    /// Counts one duration. Only one thread may call it.
     pub(crate) fn record(&self, ns: u64) {
         let bucket = &self.buckets[bucket_of(ns)];
         bucket.store(bucket.load(Relaxed) + 1, Relaxed);
@@ -75,11 +75,11 @@ fn bucket_of(ns: u64) -> usize {
     }
     let ns = ns.min((1 << LONGEST_BITS) - 1);
     let shift = ns.ilog2() - STEP_BITS;
-    // The leading bit and the STEP_BITS behind it.
+    // The leading bit and the STEP_BITS after it.
     ((u64::from(shift) * STEPS) + (ns >> shift)) as usize
 }
 
-/// The longest duration of a bucket.
+/// Returns the longest duration of a bucket.
 fn upper_ns(bucket: usize) -> u64 {
     let bucket = bucket as u64;
     if bucket < STEPS {

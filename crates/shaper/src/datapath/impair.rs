@@ -1,5 +1,5 @@
-//! Impairments of arriving packets: loss, duplication, corruption, jitter, reordering, another ECN field. Decisions only; the
-//! caller changes the packets.
+//! Impairments of arriving packets: loss, duplication, corruption, jitter, reordering, and rewriting of the ECN field. This module only
+//! decides; the caller changes the packets.
 
 use ccbench_proto::plan::{Distribution, EcnRewrite, Jitter, Link};
 use ccbench_proto::units::{Micros, Ppm};
@@ -8,14 +8,14 @@ use super::header::Ecn;
 use super::loss::Loss;
 use super::random::{Chance, Purpose, Random};
 
-/// Random streams of one link. Every packet draws from every stream in use, so that the streams are independent.
+/// Random streams of one link. Every packet draws from every active stream, so that the streams are independent.
 #[derive(Debug)]
 pub(crate) struct Impair {
     loss: Loss,
     duplicate: Chance,
     corrupt: Chance,
     reorder: Chance,
-    /// How much later reordered packets leave the delay; 0: they skip it.
+    /// How much later reordered packets leave the delay; 0: they skip the delay.
     late_ns: u64,
     jitter: Option<CorrelatedJitter>,
     ecn: EcnRewrite,
@@ -33,7 +33,7 @@ pub(crate) struct Decision {
     pub(crate) flip: Option<u64>,
     /// Deliver it without delay, before earlier packets.
     pub(crate) undelayed: bool,
-    /// Deliver it this much later, behind later packets, nanoseconds.
+    /// Deliver it this much later, behind packets that arrive after it, nanoseconds.
     pub(crate) late_ns: u64,
     /// Added to the delay, nanoseconds.
     pub(crate) jitter_ns: i64,
@@ -61,7 +61,7 @@ impl Impair {
         }
     }
 
-    /// Whether there is any impairment.
+    /// Returns whether there is any impairment.
     pub(crate) fn is_active(&self) -> bool {
         let chances = [&self.duplicate, &self.corrupt, &self.reorder, &self.rewrite];
         self.loss.is_possible() || self.jitter.is_some() || chances.iter().any(|c| c.is_possible())
@@ -96,12 +96,12 @@ impl Impair {
         }
     }
 
-    /// Whether a packet may leave the delay before one that arrived earlier.
+    /// Returns whether a packet may leave the delay before one that arrived earlier.
     pub(crate) fn may_overtake(&self) -> bool {
         self.reorder.is_possible() || self.jitter.as_ref().is_some_and(|j| j.reorder)
     }
 
-    /// The shortest possible delay of a packet when the constant delay is `delay_ns`.
+    /// Returns the shortest possible delay of a packet when the constant delay is `delay_ns`.
     pub(crate) fn min_delay_ns(&self, delay_ns: u64) -> u64 {
         if self.reorder.is_possible() && self.late_ns == 0 {
             return 0;
@@ -117,7 +117,7 @@ impl Impair {
     }
 }
 
-/// Jitter that about one packet in a thousand exceeds, nanoseconds. Used to size buffers.
+/// Returns the jitter that about one packet in a thousand exceeds, nanoseconds. Sizes buffers.
 pub(crate) fn typical_jitter_ns(jitter: Option<Jitter>) -> u64 {
     let times = |jitter: &Jitter| match jitter.distribution {
         Distribution::Uniform => 1,
@@ -134,13 +134,13 @@ struct CorrelatedJitter {
     spread_ns: f64,
     reorder: bool,
     correlation: f64,
-    /// Scale of the innovation, chosen so that the variance is one.
+    /// Scale of the innovation, which makes the variance one.
     innovation_scale: f64,
     last: Option<f64>,
     random: Random,
-    /// How long a draw holds; 0: for one packet.
+    /// How long a draw applies; 0: to one packet.
     hold_ns: u64,
-    /// The draw that holds until this time.
+    /// The current draw, and until when it applies.
     held: (u64, i64),
 }
 
@@ -160,7 +160,7 @@ impl CorrelatedJitter {
         }
     }
 
-    /// The jitter of a packet that arrives at `at_ns`.
+    /// Returns the jitter of a packet that arrives at `at_ns`.
     fn at(&mut self, at_ns: u64) -> i64 {
         let (until_ns, held_ns) = self.held;
         if at_ns < until_ns {
@@ -184,10 +184,10 @@ impl CorrelatedJitter {
         (share * self.spread_ns) as i64
     }
 
-    /// A standard normal variate, correlated with the previous one.
+    /// Draws a standard normal variate that is correlated with the previous one.
     fn normal(&mut self) -> f64 {
-        // Box-Muller. Only one of the pair is used, so that every packet takes the same number of draws. Functions of the system's
-        // libm round differently from one machine to another.
+        // Box-Muller. Uses only one of the pair, so that every packet takes the same number of draws. Not the system's libm, whose rounding
+        // differs between machines.
         let radius = (-2.0 * libm::log(1.0 - self.random.unit())).sqrt();
         let innovation = radius * libm::cos(self.random.unit() * std::f64::consts::TAU);
         let normal = match self.last {
@@ -242,7 +242,7 @@ mod tests {
         }
     }
 
-    /// Draws in units of the spread.
+    /// Returns draws in units of the spread.
     fn draws(distribution: Distribution, correlation: u32, count: usize) -> Vec<f64> {
         let mut jitter = CorrelatedJitter::new(jitter(distribution, correlation), 5);
         (0..count).map(|_| jitter.next_ns() as f64 / 1e6).collect()
@@ -295,7 +295,7 @@ mod tests {
                 mean(&products)
             };
             let found = product(1) / product(0);
-            // Exact for the normal distribution; slightly lower for the others, whose mapping is not linear.
+            // Exact for the normal distribution. Slightly lower for the others, whose mapping is not linear.
             let wanted = if distribution == Distribution::Normal { 0.79..0.81 } else { 0.6..0.82 };
             assert!(wanted.contains(&found), "{distribution:?}: {found}");
             let wanted = if distribution == Distribution::Pareto { 1.0 } else { 0.0 };
@@ -306,7 +306,7 @@ mod tests {
         assert!((normal_cdf(1.959_964) - 0.975).abs() < 1e-6);
     }
 
-    /// All impairments.
+    /// Returns a link with all impairments.
     fn all() -> Link {
         Link {
             loss: Some(ppm(1_000)),
@@ -386,7 +386,7 @@ mod tests {
             Jitter { hold: Some(Micros::from_millis(10)), ..jitter(Distribution::Uniform, 0) };
         let mut held = CorrelatedJitter::new(plan, 5);
         let mut each = CorrelatedJitter::new(jitter(Distribution::Uniform, 0), 5);
-        // The time begins with the first packet after the last time's end.
+        // Each interval begins with the first packet after the end of the previous one.
         let times_ms = [3, 4, 12, 13, 22, 40, 49, 50];
         let found = times_ms.map(|at_ms| held.at(at_ms * 1_000_000));
         let [a, b, c, d] = [0, 1, 2, 3].map(|_| each.at(0));

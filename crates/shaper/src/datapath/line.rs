@@ -1,11 +1,11 @@
-//! The transmitter. It serializes one packet at a time on a virtual clock, at a constant rate, at the rate of a trace,
-//! or at the delivery opportunities of a trace. Fractions of a nanosecond are carried to the next packet, so that
-//! rounding does not change the long-term rate. A rate change during a packet applies to its remaining bits.
+//! The transmitter. It serializes one packet at a time on a virtual clock: at a constant rate, at the rate of a trace, or at the delivery
+//! opportunities of a trace. It carries fractions of a nanosecond to the next packet, so that rounding does not change the long-term rate.
+//! A rate change during a packet applies to its remaining bits.
 //!
-//! A trace needs no timer: when a packet starts, the rate is integrated over the steps that it crosses.
-//! A delivery opportunity (mahimahi) carries a fixed number of bytes at one instant: several small packets share it, a
-//! large packet takes several, and unused bytes are lost.
-//! A token bucket filter takes a packet at once and lets it go when there are tokens for it, as the kernel's (`tbf_dequeue`).
+//! A trace needs no timer: when a packet starts, the line integrates the rate over the steps that the packet crosses. A delivery
+//! opportunity (mahimahi) carries a fixed number of bytes at one instant: several small packets share it, a large packet takes several, and
+//! unused bytes are lost. A token bucket filter takes a packet at once and releases it when there are tokens for it, like the kernel's
+//! (`tbf_dequeue`).
 
 use ccbench_proto::plan::Tbf;
 use ccbench_proto::trace::{Cursor, OpportunityCursor, Replay};
@@ -13,7 +13,7 @@ use ccbench_proto::units::{Bytes, Rate};
 
 use super::token_bucket::TokenBucket;
 
-/// Work is counted in bit·ns/s: a rate in bit/s does `rate` of it in every nanosecond.
+/// Work is counted in bit·ns/s: a line of `rate` bit/s does `rate` of it per nanosecond.
 pub(crate) const WORK_PER_BYTE: u64 = 8 * 1_000_000_000;
 
 /// The state of a transmitter.
@@ -21,12 +21,12 @@ pub(crate) const WORK_PER_BYTE: u64 = 8 * 1_000_000_000;
 pub(crate) struct Line {
     pace: Pace,
     busy: bool,
-    /// The time that `work` refers to, `CLOCK_MONOTONIC` nanoseconds; when idle, the end of the last packet.
+    /// The time to which `work` refers, `CLOCK_MONOTONIC` nanoseconds. When idle, the end of the last packet.
     mark_ns: u64,
     work: u64,
     /// Time without a transmission until `mark_ns`.
     idle_ns: u64,
-    /// While busy: when the transmission ends, and the work left by rounding.
+    /// While busy: when the transmission ends, and the work that rounding leaves.
     end_ns: u64,
     left: u64,
 }
@@ -52,13 +52,13 @@ struct Buckets {
 }
 
 impl Buckets {
-    /// When both buckets have the tokens of the packet, not before `now_ns`.
+    /// Returns when both buckets have tokens for the packet, not before `now_ns`.
     fn ready_ns(&self, now_ns: u64) -> u64 {
         let peak_ns = self.peak.map_or(now_ns, |peak| peak.ready_ns(now_ns, self.bytes));
         self.rate.ready_ns(now_ns, self.bytes).max(peak_ns)
     }
 
-    /// Takes the packet's tokens.
+    /// Takes the packet's tokens from both buckets.
     fn take(&mut self, now_ns: u64) {
         self.rate.take(now_ns, self.bytes);
         if let Some(peak) = &mut self.peak {
@@ -82,17 +82,17 @@ struct Steps {
 #[derive(Debug)]
 struct Opportunities {
     cursor: OpportunityCursor,
-    /// Until the trace begins, the line has the trace's mean rate. `u64::MAX`: the begin is not known yet.
+    /// When the trace begins; until then, the line has the trace's mean rate. `u64::MAX`: not known yet.
     begin_ns: u64,
     mean_bps: u64,
-    /// Bytes of each opportunity including overhead, and the bytes left of the one at `cursor` if it has been used.
+    /// Bytes of each opportunity including overhead, and the bytes left of the opportunity at `cursor` if it has been used.
     bytes: u32,
     open: Option<u32>,
     replay: Replay,
 }
 
 impl Opportunities {
-    /// When a packet of `bytes` that is ready at `ready_ns` has left; `u64::MAX`: never.
+    /// Returns when a packet of `bytes` that is ready at `ready_ns` has left; `u64::MAX`: never.
     fn carry(&mut self, ready_ns: u64, bytes: u32) -> u64 {
         if self.open.is_none() || self.cursor.at_ns() < ready_ns {
             self.cursor.seek(ready_ns);
@@ -114,13 +114,13 @@ impl Opportunities {
 }
 
 impl Line {
-    /// An idle line. Without a rate, transmission takes no time.
+    /// Creates an idle line. Without a rate, transmission takes no time.
     pub(crate) fn new(rate_bps: Option<u64>) -> Self {
         Self::at(Pace::Constant(rate_bps))
     }
 
-    /// An idle line that replays a trace. `unset_bps` is the rate of steps without one, `overhead_bytes` the
-    /// link-layer overhead of each IP packet.
+    /// Creates an idle line that replays a trace. `unset_bps` is the rate of steps without one; `overhead_bytes` is the link-layer overhead
+    /// of each IP packet.
     pub(crate) fn from_trace(replay: &Replay, unset_bps: Option<u64>, overhead_bytes: u32) -> Self {
         if let Some(cursor) = Cursor::new(replay, u64::MAX) {
             let (ahead, reported) = (cursor.clone(), cursor.clone());
@@ -142,8 +142,8 @@ impl Line {
         })))
     }
 
-    /// An idle token bucket filter with full buckets. `mtu_bytes`: size of the bucket of the peak rate unless `tbf` has one. As in
-    /// the kernel, a bucket has the tokens of a packet of its size with the link's overhead: `extra_bytes` more.
+    /// Creates an idle token bucket filter with full buckets. `mtu_bytes` is the size of the peak rate's bucket unless `tbf` sets it. As in
+    /// the kernel, a bucket holds the tokens of a packet of its size plus the link's overhead, `extra_bytes`.
     pub(crate) fn from_tbf(rate_bps: u64, tbf: &Tbf, mtu_bytes: u32, extra_bytes: i32) -> Self {
         let size = |bytes: u64| bytes.saturating_add_signed(i64::from(extra_bytes)).max(1);
         let mtu_bytes = tbf.mtu.map_or(u64::from(mtu_bytes), Bytes::get);
@@ -159,7 +159,7 @@ impl Line {
         Self { pace, busy: false, mark_ns: 0, work: 0, idle_ns: 0, end_ns: 0, left: 0 }
     }
 
-    /// The rate in bit/s (with a trace: at the last reported change); `None` is unlimited.
+    /// Returns the rate in bit/s, with a trace that of the last reported change; `None`: unlimited.
     pub(crate) fn rate_bps(&self) -> Option<u64> {
         match &self.pace {
             Pace::Constant(rate_bps) => *rate_bps,
@@ -171,7 +171,7 @@ impl Line {
         }
     }
 
-    /// Whether the transmission of a packet that is ready at `at_ns` takes no time.
+    /// Returns whether transmitting a packet that is ready at `at_ns` takes no time.
     pub(crate) fn is_unlimited(&mut self, at_ns: u64) -> bool {
         match &mut self.pace {
             Pace::Constant(rate_bps) => rate_bps.is_none(),
@@ -184,7 +184,7 @@ impl Line {
         }
     }
 
-    /// The next rate change of the trace up to `now_ns`, with its time. Call it until it returns `None`.
+    /// Returns the trace's next rate change until `now_ns`, with its time. Call it until it returns `None`.
     pub(crate) fn next_step(&mut self, now_ns: u64) -> Option<(u64, Option<u64>)> {
         let Pace::Steps(steps) = &mut self.pace else { return None };
         let at_ns = steps.reported.piece().until_ns;
@@ -195,14 +195,14 @@ impl Line {
         Some((at_ns, rate_bps))
     }
 
-    /// Skips all steps up to `now_ns` that [`Self::next_step`] would return.
+    /// Skips all steps until `now_ns` that [`Self::next_step`] would return.
     pub(crate) fn advance_to(&mut self, now_ns: u64) {
         if let Pace::Steps(steps) = &mut self.pace {
             steps.reported.seek(now_ns);
         }
     }
 
-    /// When the trace changes the rate next; `u64::MAX`: never.
+    /// Returns when the trace changes the rate next; `u64::MAX`: never.
     pub(crate) fn next_step_ns(&self) -> u64 {
         match &self.pace {
             Pace::Steps(steps) => steps.reported.piece().until_ns,
@@ -210,7 +210,7 @@ impl Line {
         }
     }
 
-    /// The trace begins at `at_ns`, which may be in the future. Bits that were sent before are not affected.
+    /// Begins the trace at `at_ns`, which may be in the future. Bits that were sent before are not affected.
     pub(crate) fn begin(&mut self, at_ns: u64) {
         match &mut self.pace {
             Pace::Constant(_) | Pace::Buckets(_) => return,
@@ -225,7 +225,7 @@ impl Line {
                 if let Some(cursor) = OpportunityCursor::new(&all.replay, at_ns) {
                     all.cursor = cursor;
                 }
-                // The packet in transmission keeps the rate that it started with.
+                // The packet in transmission keeps the rate with which it started.
                 return;
             }
         }
@@ -234,19 +234,18 @@ impl Line {
         }
     }
 
-    /// Whether a packet is being transmitted.
+    /// Returns whether a packet is being transmitted.
     pub(crate) fn is_busy(&self) -> bool {
         self.busy
     }
 
-    /// Time without a transmission until `now_ns`, from zero of the clock on.
+    /// Returns the time without a transmission from zero of the clock until `now_ns`.
     pub(crate) fn idle_ns(&self, now_ns: u64) -> u64 {
         let idle_now_ns = if self.busy { 0 } else { now_ns.saturating_sub(self.mark_ns) };
         self.idle_ns + idle_now_ns
     }
 
-    /// Starts to transmit a packet that is ready at `ready_ns`, but not before the last packet ended. The line must be
-    /// idle.
+    /// Starts to transmit a packet when it is ready (`ready_ns`) and the last packet has ended. The line must be idle.
     pub(crate) fn start(&mut self, ready_ns: u64, bytes: u32) {
         debug_assert!(!self.busy, "one packet at a time");
         if ready_ns > self.mark_ns {
@@ -295,12 +294,12 @@ impl Line {
         };
     }
 
-    /// When the transmission ends, nanoseconds rounded down; `u64::MAX`: never (a rate of zero).
+    /// Returns when the transmission ends, nanoseconds rounded down; `u64::MAX`: never (a rate of zero).
     pub(crate) fn end_ns(&self) -> u64 {
         if self.busy { self.end_ns } else { self.mark_ns }
     }
 
-    /// Ends the transmission and returns [`Self::end_ns`]. The line is idle afterwards.
+    /// Ends the transmission, which makes the line idle, and returns [`Self::end_ns`].
     pub(crate) fn finish(&mut self) -> u64 {
         self.work = self.left;
         self.mark_ns = self.end_ns;
@@ -313,8 +312,8 @@ impl Line {
         self.end_ns
     }
 
-    /// When an idle line would end the transmission of a packet of `bytes` that is ready at `ready_ns`; with a trace or
-    /// token buckets, when it would start.
+    /// Returns when an idle line would end the transmission of a packet of `bytes` that is ready at `ready_ns`; with a trace or token
+    /// buckets, when it would start.
     pub(crate) fn would_end_ns(&self, ready_ns: u64, bytes: u32) -> u64 {
         let start = ready_ns.max(self.mark_ns);
         match &self.pace {
@@ -328,7 +327,7 @@ impl Line {
         }
     }
 
-    /// Changes the rate from `at_ns` on. Not for a line with a trace.
+    /// Changes the rate from `at_ns` on. Not for lines with a trace.
     pub(crate) fn set_rate(&mut self, at_ns: u64, rate_bps: Option<u64>) {
         let rate = match &mut self.pace {
             Pace::Constant(rate) => rate,
@@ -384,7 +383,7 @@ mod tests {
 
     #[test]
     fn rate_change_applies_to_the_remaining_bits() {
-        // 1250 B at 10 Mbit/s take 1 ms; half of it, then half at a tenth of the rate: 0.5 + 5 ms.
+        // 1250 B at 10 Mbit/s take 1 ms. Half of them at this rate, half at a tenth of it: 0.5 + 5 ms.
         let mut line = Line::new(Some(10_000_000));
         line.start(0, 1250);
         assert_eq!(line.end_ns(), 1_000_000);
@@ -418,7 +417,7 @@ mod tests {
         assert_eq!(line.end_ns(), 7 + 1514 * 8);
     }
 
-    /// 8 Mbit/s, a byte in 1 us; bursts of 3000 bytes.
+    /// 8 Mbit/s, one byte per us; bursts of 3000 bytes.
     fn tbf(peak_bps: Option<u64>) -> Line {
         let tbf = Tbf {
             burst: Bytes::new(3_000),
@@ -428,7 +427,7 @@ mod tests {
         Line::from_tbf(8_000_000, &tbf, 1_500, 0)
     }
 
-    /// When packets of 1000 bytes that are ready at these times leave.
+    /// Returns when packets of 1000 bytes leave that are ready at these times.
     fn leave(line: &mut Line, ready_us: &[u64]) -> Vec<u64> {
         let one = |at_us: &u64| {
             line.start(at_us * 1_000, 1_000);
@@ -443,14 +442,14 @@ mod tests {
         assert_eq!(line.rate_bps(), Some(8_000_000));
         assert!(!line.is_unlimited(0));
         assert_eq!(leave(&mut line, &[0, 0, 0, 0, 0]), [0, 0, 0, 1_000, 2_000]);
-        // Idle for 1.5 ms: tokens for one packet and a half.
+        // Idle for 1.5 ms: tokens for one and a half packets.
         assert_eq!(leave(&mut line, &[3_500, 3_500, 3_500]), [3_500, 4_000, 5_000]);
         assert_eq!(leave(&mut line, &[100_000; 4]), [100_000, 100_000, 100_000, 101_000]);
     }
 
     #[test]
     fn peakrate_spreads_a_burst() {
-        // 16 Mbit/s; its bucket has one frame of 1500 bytes, so the second packet waits for 500 bytes.
+        // 16 Mbit/s. The bucket holds one frame of 1500 bytes, so the second packet waits for 500 bytes.
         let mut line = tbf(Some(16_000_000));
         assert_eq!(leave(&mut line, &[0; 5]), [0, 250, 750, 1_250, 2_000]);
     }
@@ -465,7 +464,7 @@ mod tests {
         line.set_rate(600_000, Some(0));
         assert_eq!(line.end_ns(), u64::MAX);
         line.set_rate(700_000, Some(8_000_000));
-        // Tokens for 550 bytes by then.
+        // There are tokens for 550 bytes by then.
         assert_eq!(line.finish(), 1_150_000);
     }
 
@@ -488,7 +487,7 @@ mod tests {
 
     #[test]
     fn one_packet_spans_several_trace_steps() {
-        // As with set_rate above: 0.5 ms at 10 Mbit/s, nothing for 9 ms, the rest at 1 Mbit/s.
+        // As with set_rate above: 0.5 ms at 10 Mbit/s, then nothing for 9 ms, the rest at 1 Mbit/s.
         let ms = 1_000_000;
         let rows = [(0, 10_000_000), (500_000, 0), (9_500_000, 1_000_000)];
         let replay = steps(&rows, 100 * ms, OnEnd::Hold);
@@ -508,7 +507,7 @@ mod tests {
         let mut line = Line::from_trace(&replay, None, 14);
         line.start(5_000, 100);
         assert_eq!(line.end_ns(), 105_000);
-        // The trace begins during the packet: 10 us each at 8 and 16 Mbit/s from 45 us on.
+        // The trace begins during the packet: 10 us at 8 Mbit/s and 10 us at 16 Mbit/s, from 45 us on.
         line.begin(45_000);
         assert_eq!(line.end_ns(), 45_000 + 40_000);
         line.advance_to(60_000);
@@ -526,11 +525,11 @@ mod tests {
             line.start(ready_ns, bytes);
             line.finish()
         };
-        // At 1100: two packets of 700 bytes in the first opportunity; the third also needs the second, whose remaining
-        // bytes are lost when the fourth packet arrives.
+        // At 1100: the first opportunity carries two packets of 700 bytes. The third packet also needs the second opportunity, whose
+        // remaining bytes are lost when the fourth packet arrives.
         assert_eq!([send(101, 700), send(101, 700), send(1_100, 700)], [1_100; 3]);
         assert_eq!(send(1_101, 100), 5_100);
-        // 1400 bytes are left there. The last opportunity takes the rest of 1600, then the trace stops.
+        // 1400 bytes are left there. The last opportunity takes the rest of the 1600, then the trace stops.
         assert_eq!(send(5_100, 1600), 9_100);
         assert_eq!(send(5_100, 1300), 9_100);
         line.start(5_100, 1);
@@ -582,7 +581,7 @@ mod tests {
                     manual.set_rate(at, Some(bps));
                 }
                 traced.start(ready, bytes);
-                // A change at the end of a packet does not apply to the fraction of a nanosecond after it.
+                // A change at the end of a packet does not apply to the fraction of a nanosecond that follows.
                 prop_assert!(traced.end_ns().abs_diff(manual.end_ns()) <= 1);
                 let end = traced.finish();
                 manual.finish();

@@ -1,4 +1,4 @@
-//! Packet log: rows go from the packet loop through a ring buffer to the control side. Rows that exceed the ring or the
+//! Packet log. Rows pass through a ring buffer from the packet loop to the control side. Rows that do not fit in the ring or exceed the
 //! size limit are counted.
 
 use std::sync::atomic::AtomicU64;
@@ -8,33 +8,33 @@ use ccbench_proto::wire::PacketFate;
 
 use super::header::Ecn;
 
-/// Bytes of a row, the unit of the budget.
+/// Bytes of a row. The budget counts rows of this size.
 pub(crate) const ROW_BYTES: u64 = (WORDS * size_of::<u64>()) as u64;
 const WORDS: usize = 6;
 /// Capacity of the ring, rows: a quarter of a second of small packets.
 const MAX_ROWS: u64 = 1 << 17;
-/// For values that are never zero.
+/// Represents `None` for values that are never zero.
 const NONE: u64 = 0;
 
 /// The fate of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Sent,
-    /// Random loss.
+    /// Lost at random.
     Lost,
-    /// The queue was full.
+    /// Dropped because the queue was full.
     Overlimit,
-    /// The memory limit of the queue or the link was reached.
+    /// Dropped because the queue or the link reached its memory limit.
     Overmemory,
-    /// The control law of the AQM.
+    /// Dropped by the AQM's control law.
     Early,
     /// It could not be segmented or was larger than the MTU.
     Unfit,
-    /// The device rejected it.
+    /// Rejected by the device.
     Device,
-    /// The policer.
+    /// Dropped by the policer.
     Policed,
-    /// The filter of acknowledgements: a newer one superseded it.
+    /// Dropped by the ACK filter, because a newer acknowledgement superseded it.
     AckFilter,
 }
 
@@ -51,7 +51,7 @@ impl Fate {
         Self::AckFilter,
     ];
 
-    /// As in the table `link_packets`.
+    /// Returns the value for the table `link_packets`.
     pub(crate) fn on_wire(self) -> PacketFate {
         match self {
             Self::Sent => PacketFate::Sent,
@@ -73,7 +73,7 @@ pub(crate) struct Row {
     pub(crate) arrived_ns: u64,
     pub(crate) bytes: u32,
     pub(crate) flow: u32,
-    /// On arrival.
+    /// ECN field on arrival.
     pub(crate) ecn: Ecn,
     pub(crate) fate: Fate,
     pub(crate) marked: bool,
@@ -83,9 +83,9 @@ pub(crate) struct Row {
 /// Additional fields of a packet that was not dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Passed {
-    /// It entered the queue.
+    /// When it entered the queue.
     pub(crate) queued_ns: u64,
-    /// How long it stayed there, microseconds.
+    /// Sojourn time there, microseconds.
     pub(crate) waited_us: u32,
     pub(crate) due_ns: u64,
     /// `None` if the device rejected it.
@@ -129,7 +129,7 @@ impl Row {
     }
 }
 
-/// A ring between two threads: one calls [`Log::write`], the other [`Log::read`].
+/// A ring between two threads: one calls [`Log::write`], the other calls [`Log::read`].
 #[derive(Debug)]
 pub(crate) struct Log {
     rows: Box<[[AtomicU64; WORDS]]>,
@@ -140,7 +140,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// For at most `budget_bytes` of rows in total.
+    /// Creates a log for at most `budget_bytes` of rows in total.
     pub(crate) fn new(budget_bytes: u64) -> Self {
         let most_rows = budget_bytes / ROW_BYTES;
         let ring = most_rows.min(MAX_ROWS);
@@ -153,7 +153,7 @@ impl Log {
         }
     }
 
-    /// Appends a row, or counts it if there is no space. Does not allocate or block.
+    /// Appends a row, or counts it if there is no space. Neither allocates nor blocks.
     pub(crate) fn write(&self, row: &Row) {
         let written = self.written.load(Relaxed);
         let waiting = written - self.read.load(Acquire);
@@ -168,7 +168,7 @@ impl Log {
         self.written.store(written + 1, Release);
     }
 
-    /// The next row.
+    /// Takes the next row.
     pub(crate) fn read(&self) -> Option<Row> {
         let read = self.read.load(Relaxed);
         if read == self.written.load(Acquire) {
@@ -180,7 +180,7 @@ impl Log {
         Some(row)
     }
 
-    /// Number of rows written, and of packets without space.
+    /// Returns the number of rows written and the number of packets for which there was no space.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.written.load(Relaxed), self.unlogged.load(Relaxed))
     }
@@ -203,7 +203,7 @@ mod tests {
         (1..=5).for_each(|nth| log.write(&row(nth)));
         assert_eq!(log.counts(), (3, 2));
         assert_eq!(log.read(), Some(row(1)));
-        // The budget is used up, although the ring has space.
+        // The budget is used up, although the ring has space left.
         log.write(&row(6));
         assert_eq!(log.counts(), (3, 3));
         assert_eq!([log.read(), log.read(), log.read()], [Some(row(2)), Some(row(3)), None]);

@@ -1,4 +1,4 @@
-//! Random loss: independent from packet to packet, and in bursts.
+//! Random loss: independent for each packet, and in bursts.
 
 use ccbench_proto::plan::BurstLoss;
 use ccbench_proto::units::Ppm;
@@ -13,7 +13,7 @@ pub(crate) struct Loss {
 }
 
 impl Loss {
-    /// Independent loss of `ppm`, and that of `burst`.
+    /// Creates independent loss of `ppm` and the loss of `burst`.
     pub(crate) fn new(ppm: u32, burst: Option<BurstLoss>, seed: u64) -> Self {
         Self {
             independent: Chance::new(ppm, seed, Purpose::Loss),
@@ -26,22 +26,22 @@ impl Loss {
         self.independent.set(ppm);
     }
 
-    /// Whether a packet can be lost.
+    /// Returns whether a packet can be lost.
     pub(crate) fn is_possible(&self) -> bool {
         self.independent.is_possible() || self.burst.is_some()
     }
 
-    /// Whether the next packet is lost.
+    /// Returns whether the next packet is lost.
     #[inline]
     pub(crate) fn next_is_lost(&mut self) -> bool {
-        // Both draw for every packet, so that adding one does not change the other.
+        // Both draw for every packet, so that adding one does not change the other's decisions.
         let independent = self.independent.happens();
         let burst = self.burst.as_mut().is_some_and(Gilbert::next_is_lost);
         independent | burst
     }
 }
 
-/// The Gilbert-Elliott model: two states, one step per packet, a loss probability in each.
+/// The Gilbert-Elliott model: two states, one transition per packet, and a loss probability per state.
 #[derive(Debug)]
 struct Gilbert {
     enter: Below,
@@ -53,7 +53,7 @@ struct Gilbert {
     loss: Random,
 }
 
-/// A draw below this happens, of 2^64.
+/// Threshold of 2^64: a draw below it means yes.
 #[derive(Debug, Clone, Copy)]
 struct Below(u128);
 
@@ -99,7 +99,7 @@ mod tests {
         BurstLoss { enter: ppm(enter), leave: ppm(leave), ..BurstLoss::default() }
     }
 
-    /// Share lost and mean length of a run of losses.
+    /// Returns the share of packets lost and the mean length of a run of losses.
     fn figures(mut loss: Loss, packets: u32) -> (f64, f64) {
         let (mut lost, mut runs, mut before) = (0, 0, false);
         for _ in 0..packets {
@@ -117,7 +117,7 @@ mod tests {
         let (share, run) = figures(Loss::new(0, Some(bursts(10_000, 250_000)), 3), 1_000_000);
         assert!((share - 0.01 / 0.26).abs() < 0.002, "{share}");
         assert!((run - 4.0).abs() < 0.1, "{run}");
-        // With loss in both states the share is that of a mixture.
+        // With loss in both states, the share is that of a mixture.
         let mixed = BurstLoss {
             bad: Some(ppm(500_000)),
             good: Some(ppm(1_000)),

@@ -1,5 +1,5 @@
-//! Model of a link, without I/O: impairments, policer and delay, then held acknowledgements, the queue, the line. It runs on
-//! the virtual time of the packets, so that a late wakeup of the thread delays packets but does not change the result.
+//! Model of a link, without I/O: impairments, policer and delay, then held acknowledgements, the queue, the line. The model runs on the
+//! virtual time of the packets: a thread that wakes late delays packets but does not change the result.
 
 use std::collections::VecDeque;
 
@@ -43,7 +43,7 @@ pub(crate) struct Counts {
     /// Packets whose ECN field was rewritten, and those of them that had CE.
     pub(crate) ecn_rewritten: u64,
     pub(crate) ce_rewritten: u64,
-    /// Acknowledgements that were held back, and superseded ones that were dropped.
+    /// Acknowledgements that were held back, and those dropped because they were superseded.
     pub(crate) acks_held: u64,
     pub(crate) acks_filtered: u64,
     /// Slots in which packets left.
@@ -54,23 +54,22 @@ pub(crate) struct Counts {
     pub(crate) departed: u64,
 }
 
-/// Outcome of an arrival, for the caller to act on.
+/// Outcome of an arrival, on which the caller acts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// It is lost; its slot is free.
+    /// The packet is lost; its slot is free.
     Lost,
     /// The policer dropped it; its slot is free.
     Policed,
-    /// It entered the link.
+    /// The packet entered the link.
     In,
-    /// It entered the link; the caller has to change its ECN field, copy it and corrupt it, in this order.
+    /// The packet entered the link. The caller must change its ECN field, copy it and corrupt it, in this order.
     Changed {
-        /// Its new ECN field, that of the copy too.
+        /// Its new ECN field, which also applies to the copy.
         ecn: Option<Ecn>,
-        /// Flip the bit that this draw selects.
+        /// The draw that selects the bit to flip.
         flip: Option<u64>,
-        /// When the delay of the copy ends: copy the bytes before corruption, and pass the copy to
-        /// [`LinkModel::arrive_copy`].
+        /// When the delay of the copy ends. Copy the bytes before corruption, and pass the copy to [`LinkModel::arrive_copy`].
         copy_due_ns: Option<u64>,
     },
 }
@@ -107,9 +106,9 @@ pub(crate) struct LinkModel {
     /// Added to the size of each frame on the line.
     extra_bytes: i32,
     in_service: Option<Packet>,
-    /// When a class above its ceil may send, or a slot begins, while the line is idle.
+    /// While the line is idle: when a class above its ceil may send, or a slot begins.
     wake_ns: u64,
-    /// `at_ns`: when the packet left the line and is due.
+    /// Their `at_ns` is when they left the line and are due.
     departed: VecDeque<Packet>,
     /// Slots of departed packets to be marked CE.
     marked: Vec<u32>,
@@ -122,8 +121,8 @@ pub(crate) struct LinkModel {
 }
 
 impl LinkModel {
-    /// An empty link for slots below `capacity` and frames of at most `frame_bytes`. It never allocates while it holds
-    /// at most `capacity` packets.
+    /// Creates an empty link for slots below `capacity` and frames of at most `frame_bytes`. It never allocates while it holds at most
+    /// `capacity` packets.
     pub(crate) fn new(spec: &LinkSpec, capacity: usize, frame_bytes: u32) -> Self {
         let impair = Impair::new(&spec.plan, spec.seed);
         let order = Order {
@@ -176,8 +175,8 @@ impl LinkModel {
         }
     }
 
-    /// The trace begins at `at_ns`, which may be in the future, or, with `start = "first-packet"`, with the first packet
-    /// that arrives at `at_ns` or later.
+    /// Begins the trace at `at_ns`, which may be in the future, or, with `start = "first-packet"`, with the first packet that arrives at
+    /// `at_ns` or later.
     pub(crate) fn begin(&mut self, at_ns: u64) {
         let Some(traced) = &mut self.traced else { return };
         if let Some(begin_ns) = traced.arm(at_ns) {
@@ -186,7 +185,7 @@ impl LinkModel {
         self.next_row_ns = traced.next_ns();
     }
 
-    /// When the trace began or will begin; `None`: not known yet.
+    /// Returns when the trace began or will begin; `None`: not known yet.
     pub(crate) fn trace_began_ns(&self) -> Option<u64> {
         self.traced.as_ref().and_then(|traced| traced.began_ns())
     }
@@ -206,23 +205,23 @@ impl LinkModel {
         }
     }
 
-    /// Whether [`Self::read_tcp`] needs the TCP header of each packet.
+    /// Returns whether [`Self::read_tcp`] must be called for each packet.
     pub(crate) fn reads_tcp(&self) -> bool {
         self.acks.is_some()
     }
 
-    /// The TCP header of a packet that arrives next in this slot, or whose copy does; `None`: it is not TCP.
+    /// Takes the TCP header of the packet (or copy) that arrives next in this slot; `None`: it is not TCP.
     pub(crate) fn read_tcp(&mut self, slot: u32, tcp: Option<TcpHeader>) {
         if let Some(acks) = &mut self.acks {
             acks.read(slot, tcp);
         }
     }
 
-    /// A packet arrives at `packet.at_ns`.
+    /// Lets a packet arrive at `packet.at_ns`.
     #[inline]
     pub(crate) fn arrive(&mut self, packet: Packet) -> Arrival {
         self.counts.arrived += 1;
-        // Times within a batch may be out of order while the wall clock is being slewed.
+        // While the wall clock is slewed, times within a batch may be out of order.
         self.last_arrival_ns = self.last_arrival_ns.max(packet.at_ns);
         let packet = Packet { at_ns: self.last_arrival_ns, ..packet };
         if packet.at_ns >= self.next_row_ns {
@@ -259,15 +258,15 @@ impl LinkModel {
         }
     }
 
-    /// Enqueues the copy that [`Self::arrive`] requested directly behind the original. The copy has its own slot;
-    /// `packet.at_ns` is the returned `copy_due_ns`.
+    /// Adds the copy that [`Self::arrive`] requested, directly behind the original. The copy has its own slot; its `at_ns` is the returned
+    /// `copy_due_ns`.
     pub(crate) fn arrive_copy(&mut self, packet: Packet) {
         self.counts.duplicated += 1;
         self.delay.push_copy(packet);
     }
 
-    /// Processes all events until `now_ns`. Slots of packets that the queue dropped go to
-    /// `freed`. Every packet that arrived before `now_ns` minus [`Self::min_delay_ns`] must have been passed to [`Self::arrive`].
+    /// Processes all events until `now_ns`. Slots of packets that the queue dropped go to `freed`. The caller must have passed every packet
+    /// that arrived before `now_ns` minus [`Self::min_delay_ns`] to [`Self::arrive`].
     pub(crate) fn advance(&mut self, now_ns: u64, freed: &mut Vec<u32>) {
         self.advanced_ns = self.advanced_ns.max(now_ns);
         loop {
@@ -294,7 +293,7 @@ impl LinkModel {
                 }
                 return;
             }
-            // At the same instant the line ends first and makes room.
+            // At the same instant, the line ends its packet first, which makes room in the queue.
             if serves_ns > next_ns && releases_ns == next_ns {
                 self.release_ack(releases_ns, freed);
             } else if serves_ns > next_ns {
@@ -309,7 +308,7 @@ impl LinkModel {
         }
     }
 
-    /// When [`Self::advance`] has something to do next; `u64::MAX`: never, if no packet arrives and nothing is set.
+    /// Returns when [`Self::advance`] has something to do next if no packet arrives and nothing is set; `u64::MAX`: never.
     pub(crate) fn next_event_ns(&self) -> u64 {
         let serves_ns = if self.line.is_busy() {
             self.line.end_ns()
@@ -319,17 +318,17 @@ impl LinkModel {
         serves_ns.min(self.delay.next_ns()).min(self.releases_ns())
     }
 
-    /// When acknowledgements that are held back are released; `u64::MAX`: none is held back.
+    /// Returns when held acknowledgements are released; `u64::MAX`: none is held.
     fn releases_ns(&self) -> u64 {
         self.acks.as_ref().map_or(u64::MAX, |acks| acks.next_ns())
     }
 
-    /// No packet departs before this, if none arrives before; `u64::MAX`: never. Exact while a packet is transmitted.
+    /// Returns a time before which no packet departs if none arrives; `u64::MAX`: never. Exact while a packet is transmitted.
     pub(crate) fn next_departure_ns(&self) -> u64 {
         if self.line.is_busy() { self.line.end_ns() } else { self.next_event_ns() }
     }
 
-    /// When a trace step may allow a class to send that waits at the idle line; `u64::MAX`: none waits.
+    /// Returns when a trace step may allow a class that waits at the idle line to send; `u64::MAX`: none waits.
     fn next_step_ns(&self) -> u64 {
         match &self.stage {
             Stage::Classes(classes) if classes.backlog().0 > 0 => self.line.next_step_ns(),
@@ -358,7 +357,7 @@ impl LinkModel {
         }
     }
 
-    /// Releases one acknowledgement, so that an unlimited line takes it before the next one.
+    /// Releases one acknowledgement at a time, so that an unlimited line takes it before the next one.
     fn release_ack(&mut self, now_ns: u64, freed: &mut Vec<u32>) {
         if let Some(acks) = &mut self.acks
             && let Some(packet) = acks.release(now_ns)
@@ -370,7 +369,7 @@ impl LinkModel {
     fn enter_queue(&mut self, packet: Packet, freed: &mut Vec<u32>) {
         let waits = self.line.is_busy() || self.slots.is_some();
         if !waits && self.line.is_unlimited(packet.at_ns) {
-            // Without a rate no packet waits, so the queue is bypassed.
+            // Without a rate no packet waits, so packets bypass the queue.
             self.start(packet.at_ns, packet);
             return;
         }
@@ -400,8 +399,8 @@ impl LinkModel {
         }
     }
 
-    /// Drops the acknowledgement in the queue that a packet supersedes, before the packet enters: it takes its place under the
-    /// queue's limit.
+    /// Drops the queued acknowledgement that a packet supersedes, before the packet enters: the packet takes its place under the queue's
+    /// limit.
     fn filter(&mut self, packet: &Packet, freed: &mut Vec<u32>) {
         let (Some(acks), Stage::One(queue)) = (&mut self.acks, &mut self.stage) else { return };
         let superseded = acks.enter_queue(packet);
@@ -414,7 +413,7 @@ impl LinkModel {
         }
     }
 
-    /// Starts the next packet on the idle line.
+    /// Starts to transmit the next packet on the idle line.
     fn serve(&mut self, now_ns: u64, freed: &mut Vec<u32>) {
         let mut queued = 0;
         if let Some(slots) = &mut self.slots {
@@ -453,8 +452,8 @@ impl LinkModel {
         self.in_service = Some(Packet { queued_ns: packet.at_ns, waited_us, ..packet });
     }
 
-    /// Changes the rate from `at_ns` on, and the rates of the classes in proportion. If events after `at_ns` have been
-    /// processed already, the change applies from the last processed time on.
+    /// Changes the rate from `at_ns` on, and the rates of the classes in proportion. If events after `at_ns` have already been processed,
+    /// the change applies from the last processed time on.
     pub(crate) fn set_rate(&mut self, at_ns: u64, rate_bps: Option<u64>, freed: &mut Vec<u32>) {
         self.advance(at_ns, freed);
         self.line.set_rate(self.advanced_ns, rate_bps);
@@ -483,8 +482,8 @@ impl LinkModel {
         }
     }
 
-    /// Sets the delay of packets that arrive at `at_ns` or later. A shorter delay does not reorder packets, unless the
-    /// link has reordering or `path_switch`.
+    /// Sets the delay of packets that arrive at `at_ns` or later. A shorter delay does not reorder packets unless the link has reordering
+    /// or `path_switch`.
     pub(crate) fn set_delay(&mut self, at_ns: u64, delay_ns: u64) {
         self.delay.set(at_ns, delay_ns);
     }
@@ -495,18 +494,18 @@ impl LinkModel {
         self.impaired |= loss_ppm > 0;
     }
 
-    /// The shortest possible delay of a packet that arrives now.
+    /// Returns the shortest possible delay of a packet that arrives now.
     pub(crate) fn min_delay_ns(&self) -> u64 {
         let traced_ns = self.traced.as_ref().map_or(u64::MAX, |traced| traced.min_delay_ns());
         self.impair.min_delay_ns(self.delay.constant_ns().min(traced_ns))
     }
 
-    /// Whether a packet may overtake an earlier one in front of the queue.
+    /// Returns whether a packet may overtake an earlier one in front of the queue.
     pub(crate) fn may_overtake(&self) -> bool {
         self.delay.may_overtake() || self.acks.as_ref().is_some_and(|acks| acks.may_hold())
     }
 
-    /// When the next packet is due, or slightly earlier, if no other arrives before; `u64::MAX`: no packet.
+    /// Returns when the next packet is due, or slightly earlier, if no other arrives before; `u64::MAX`: no packet.
     pub(crate) fn next_due_ns(&self) -> u64 {
         if let Some(packet) = self.departed.front() {
             return packet.at_ns;
@@ -520,7 +519,7 @@ impl LinkModel {
         entering.min(self.releases_ns()).min(self.wake_ns).min(self.next_step_ns())
     }
 
-    /// The departed packets in order, with `at_ns` the time when each was due.
+    /// Returns the departed packets in order. Their `at_ns` is when each was due.
     pub(crate) fn peek_departed(&self, skip: usize) -> Option<Packet> {
         self.departed.get(skip).copied()
     }
@@ -529,14 +528,14 @@ impl LinkModel {
     pub(crate) fn pop_departed(&mut self) -> Option<Packet> {
         let packet = self.departed.pop_front()?;
         if self.departed.is_empty() {
-            // Restart at the beginning of the buffer, which is in the cache.
+            // Restart at the beginning of the buffer: it is in the cache.
             self.departed.clear();
         }
         self.counts.departed += 1;
         Some(packet)
     }
 
-    /// The slot of a departed packet to be marked CE before it is sent; each is returned once.
+    /// Returns the slot of a departed packet that must be marked CE before it is sent. Returns each slot once.
     pub(crate) fn next_marked(&mut self) -> Option<u32> {
         self.marked.pop()
     }
@@ -546,12 +545,12 @@ impl LinkModel {
         self.stage.backlog()
     }
 
-    /// Time without a packet on the line, from zero of the clock until the last processed time; for differences.
+    /// Returns the time without a packet on the line, from zero of the clock until the last processed time; for differences.
     pub(crate) fn idle_ns(&self) -> u64 {
         self.line.idle_ns(self.advanced_ns)
     }
 
-    /// The rate in bit/s; `None` is unlimited.
+    /// Returns the rate in bit/s; `None`: unlimited.
     pub(crate) fn rate_bps(&self) -> Option<u64> {
         self.line.rate_bps()
     }

@@ -1,4 +1,4 @@
-//! A packet in the link (without its bytes), and the slots that hold the bytes.
+//! A packet in the link without its bytes, and the slots that hold the bytes.
 
 use super::header::Ecn;
 
@@ -11,20 +11,20 @@ pub(crate) struct Packet {
     pub(crate) bytes: u32,
     /// When the packet reached its current stage, `CLOCK_MONOTONIC` nanoseconds.
     pub(crate) at_ns: u64,
-    /// Once transmission has started: when it entered the queue, and its sojourn time.
+    /// When it entered the queue, and its sojourn time; set when transmission starts.
     pub(crate) queued_ns: u64,
     pub(crate) waited_us: u32,
     /// Flow hash.
     pub(crate) flow: u32,
     /// Class; 0 is the default class.
     pub(crate) class: u8,
-    /// ECN field: as received, or CE once marked.
+    /// ECN field as received, or CE once marked.
     pub(crate) ecn: Ecn,
-    /// Marked CE by the link; the bytes are changed before it is sent.
+    /// Whether the link marked it CE. The bytes are changed before it is sent.
     pub(crate) marked: bool,
-    /// A pure acknowledgement of TCP, if the link looks for them.
+    /// Whether it is a pure TCP acknowledgement, if the link looks for them.
     pub(crate) is_pure_ack: bool,
-    /// DualPI2's step may mark it.
+    /// Whether DualPI2's step may mark it.
     pub(crate) apply_step: bool,
 }
 
@@ -43,13 +43,12 @@ impl Packet {
     }
 }
 
-/// Bytes that a frame takes on the line, at least 1. `extra_bytes` is the link's overhead beyond the Ethernet header.
+/// Returns the bytes that a frame takes on the line, at least 1. `extra_bytes` is the link's overhead beyond the Ethernet header.
 pub(crate) fn line_bytes(frame_bytes: u32, extra_bytes: i32) -> u32 {
     frame_bytes.saturating_add_signed(extra_bytes).max(1)
 }
 
-/// A fixed number of slots for frames. Slots are reused in LIFO order, so that few pages are touched and stay in the
-/// cache.
+/// A fixed number of slots for frames. Slots are reused in LIFO order, so that few pages are touched and those stay in the cache.
 #[derive(Debug)]
 pub(crate) struct Arena {
     bytes: Vec<u8>,
@@ -77,7 +76,7 @@ impl Arena {
         self.free.pop()
     }
 
-    /// The free slots. Push an index to free a slot.
+    /// Returns the free slots. Push an index to free its slot.
     pub(crate) fn free_list(&mut self) -> &mut Vec<u32> {
         &mut self.free
     }

@@ -1,5 +1,5 @@
-//! Random numbers of a link: one ChaCha8 stream per purpose, so that an additional impairment does not change the
-//! decisions of the others. The n-th draw depends only on the link's seed, the purpose and n.
+//! Random numbers of a link: one ChaCha8 stream per purpose, so that adding an impairment does not change the decisions of the others. The
+//! n-th draw depends only on the link's seed, the purpose and n.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -9,28 +9,28 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 pub(crate) enum Purpose {
     /// Independent loss.
     Loss,
-    /// Steps between the good and the bad state of burst loss.
+    /// Transitions between the good and the bad state of burst loss.
     BurstState,
-    /// Loss in the state.
+    /// Loss in the current state of burst loss.
     BurstLoss,
     /// Duplication.
     Duplicate,
-    /// Overtaking.
+    /// Which packets are reordered.
     Reorder,
     /// Which packets are corrupted, and where.
     Corrupt,
-    /// Random delay.
+    /// Jitter.
     Jitter,
     /// Times between slots.
     Slot,
     /// Which packets' ECN field is rewritten.
     EcnRewrite,
-    /// The queue of this class; 0 is the link's own.
+    /// The queue of this class; 0 is the link's own queue.
     Queue(u8),
 }
 
 impl Purpose {
-    /// The number of its stream.
+    /// Returns the number of its stream.
     fn stream(self) -> u64 {
         match self {
             Self::Loss => 1,
@@ -67,23 +67,23 @@ impl Random {
         self.stream.next_u64()
     }
 
-    /// The next number from 0 to below 1.
+    /// Returns the next number in [0, 1).
     #[inline]
     pub(crate) fn unit(&mut self) -> f64 {
         (self.draw() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
 
-/// Decides with a fixed probability for one packet after the other.
+/// Decides with a fixed probability, once per packet.
 #[derive(Debug)]
 pub(crate) struct Chance {
-    /// Threshold of 2^64: a draw below it decides yes.
+    /// Threshold of 2^64: a draw below it means yes.
     below: u128,
     random: Random,
 }
 
 impl Chance {
-    /// With probability `ppm`.
+    /// Creates decisions with probability `ppm`.
     pub(crate) fn new(ppm: u32, seed: u64, purpose: Purpose) -> Self {
         let mut chance = Self { below: 0, random: Random::new(seed, purpose) };
         chance.set(ppm);
@@ -101,12 +101,12 @@ impl Chance {
         self.below > 0 && u128::from(self.random.draw()) < self.below
     }
 
-    /// Whether the probability is above zero.
+    /// Returns whether the probability is above zero.
     pub(crate) fn is_possible(&self) -> bool {
         self.below > 0
     }
 
-    /// A further draw of the same stream.
+    /// Returns another draw of the same stream.
     pub(crate) fn draw(&mut self) -> u64 {
         self.random.draw()
     }
@@ -122,7 +122,7 @@ mod tests {
             let mut random = Random::new(seed, purpose);
             [random.draw(), random.draw(), random.draw()]
         };
-        // Results must be repeatable with later versions.
+        // Results must stay repeatable in later versions.
         let golden =
             [18_301_176_669_829_311_175, 166_969_048_821_288_533, 13_311_386_896_195_443_538];
         assert_eq!(draws(7, Purpose::Loss), golden);
@@ -140,7 +140,7 @@ mod tests {
         let lost = decide(7);
         assert_eq!(lost, decide(7));
         assert_ne!(lost, decide(8));
-        // 1 % of a million, five standard deviations wide.
+        // 1 % of a million, within five standard deviations.
         assert!((9_500..10_500).contains(&lost.len()), "{}", lost.len());
     }
 

@@ -1,4 +1,4 @@
-//! Records each packet's scheduling error and, with a packet log, its fate.
+//! Records each packet's scheduling error and, with a packet log, what became of it.
 
 use std::sync::Arc;
 
@@ -22,15 +22,15 @@ struct Note {
 #[derive(Debug)]
 pub(crate) struct Recorder {
     shared: Arc<Shared>,
-    /// By slot; empty without a log.
+    /// Indexed by slot; empty without a log.
     notes: Vec<Note>,
-    /// The queue's drop counters so far, and the acknowledgements that the filter had dropped.
+    /// The queue's drop counters so far, and the number of acknowledgements that the filter has dropped.
     reported: QueueStats,
     reported_acks: u64,
 }
 
 impl Recorder {
-    /// For slots below `slots`.
+    /// Creates a recorder for slots below `slots`.
     pub(crate) fn new(shared: Arc<Shared>, slots: u32) -> Self {
         let noted = if shared.log.is_some() { slots as usize } else { 0 };
         let (notes, reported) = (vec![Note::default(); noted], QueueStats::default());
@@ -42,7 +42,7 @@ impl Recorder {
         !self.notes.is_empty()
     }
 
-    /// A packet arrived in its slot.
+    /// Records that a packet arrived in its slot.
     pub(crate) fn arrived(&mut self, packet: &Packet) {
         if let Some(note) = self.notes.get_mut(packet.slot as usize) {
             let Packet { bytes, at_ns, flow, ecn, .. } = *packet;
@@ -50,21 +50,21 @@ impl Recorder {
         }
     }
 
-    /// The packet in slot `from` was copied to slot `to`.
+    /// Records that the packet in slot `from` was copied to slot `to`.
     pub(crate) fn copied(&mut self, from: u32, to: u32) {
         if let Some(note) = self.notes.get(from as usize).copied() {
             self.notes[to as usize] = note;
         }
     }
 
-    /// A packet was dropped before it entered the link.
+    /// Records that a packet was dropped before it entered the link.
     pub(crate) fn dropped(&self, packet: &Packet, fate: Fate) {
         let Packet { bytes, at_ns, flow, ecn, .. } = *packet;
         self.write(&Row { arrived_ns: at_ns, bytes, flow, ecn, fate, marked: false, passed: None });
     }
 
-    /// Advances `model` to `horizon_ns`; slots of packets that the queue dropped go to `freed`. With a log, event by
-    /// event, to attribute the cause of each drop.
+    /// Advances `model` to `horizon_ns`. Slots of packets that the queue dropped go to `freed`. With a log, advances event by event, to
+    /// attribute each drop to its cause.
     pub(crate) fn advance(&mut self, model: &mut LinkModel, horizon_ns: u64, freed: &mut Vec<u32>) {
         if !self.is_logging() {
             return model.advance(horizon_ns, freed);
@@ -80,8 +80,8 @@ impl Recorder {
         }
     }
 
-    /// The queue of `model`, or its filter of acknowledgements, dropped the packets in `slots` in one step. With several causes
-    /// in one step, their assignment to packets is a guess.
+    /// Records that the queue of `model`, or its ACK filter, dropped the packets in `slots` in one step. If the step has several causes,
+    /// their assignment to packets is a guess.
     pub(crate) fn dropped_by_queue(&mut self, slots: &[u32], model: &LinkModel) {
         if slots.is_empty() || !self.is_logging() {
             return;
@@ -96,7 +96,7 @@ impl Recorder {
         for (nth, slot) in (0..).zip(slots) {
             let Note { arrived_ns, bytes, flow, ecn } = self.notes[*slot as usize];
             let fate = match nth {
-                // Superseded by a packet that the queue may drop after that.
+                // Filtered acknowledgements come first: the queue may then drop the packet that superseded them.
                 nth if nth < filtered => Fate::AckFilter,
                 nth if nth < filtered + early => Fate::Early,
                 nth if nth < filtered + early + overlimit => Fate::Overlimit,
@@ -106,7 +106,7 @@ impl Recorder {
         }
     }
 
-    /// A packet that was due at `packet.at_ns` was sent at `now_ns`, or the device rejected it.
+    /// Records that a packet that was due at `packet.at_ns` was sent at `now_ns`, or that the device rejected it.
     pub(crate) fn released(&self, packet: &Packet, now_ns: u64, sent: bool) {
         if sent {
             self.shared.scheduling_error.record(now_ns.saturating_sub(packet.at_ns));

@@ -1,6 +1,6 @@
-//! Segments a super-packet of TSO, GSO or GRO into the frames that would be on the wire, so that each frame is queued,
-//! timed and dropped individually. TCP and UDP checksums stay partial, as for a device with checksum offload: the field
-//! holds the sum of the pseudo header, and the vnet header has `VIRTIO_NET_HDR_F_NEEDS_CSUM`.
+//! Segments a super-packet of TSO, GSO or GRO into the frames that would be on the wire, so that each frame is queued, timed and dropped
+//! individually. TCP and UDP checksums stay partial, as for a device with checksum offload: the field holds the sum of the pseudo header,
+//! and the vnet header has `VIRTIO_NET_HDR_F_NEEDS_CSUM`.
 
 use super::header::{HeaderError, IPV6_BYTES, TCP, TransportFrame, UDP, fold, sum};
 use super::vnet::{
@@ -15,11 +15,11 @@ const TCP_CWR: u8 = 0x80;
 /// Iterates over the frames of a received packet.
 #[derive(Debug)]
 pub(crate) struct Frames<'a> {
-    /// Without the vnet header.
+    /// The frame without the vnet header.
     frame: &'a [u8],
     vnet: Vnet,
     gso: Option<Gso>,
-    /// Payload bytes returned so far; for a packet without GSO, 1 once it was returned.
+    /// Payload bytes returned so far. For a packet without GSO, 1 after it was returned.
     done: usize,
     index: u16,
 }
@@ -28,7 +28,7 @@ pub(crate) struct Frames<'a> {
 struct Gso {
     tcp: bool,
     first: TransportFrame,
-    /// Payload bytes of every segment but the last.
+    /// Payload bytes of every segment except the last.
     size: usize,
 }
 
@@ -47,7 +47,7 @@ impl<'a> Frames<'a> {
         Ok(Self { frame, vnet, gso, done: 0, index: 0 })
     }
 
-    /// Size of a slot that holds any of the frames, including the vnet header.
+    /// Returns the size of a slot that holds any of the frames with its vnet header.
     pub(crate) fn slot_bytes(&self) -> usize {
         VNET_BYTES
             + self
@@ -55,8 +55,8 @@ impl<'a> Frames<'a> {
                 .map_or(self.frame.len(), |gso| self.frame.len().min(gso.first.headers + gso.size))
     }
 
-    /// Writes the next frame with its vnet header into `slot` (of at least [`Self::slot_bytes`]) and returns
-    /// the number of bytes; `None` after the last frame.
+    /// Writes the next frame with its vnet header to `slot`, which has at least [`Self::slot_bytes`]. Returns the number of bytes written,
+    /// or `None` after the last frame.
     pub(crate) fn next_into(&mut self, slot: &mut [u8]) -> Option<usize> {
         let Some(gso) = self.gso else {
             return self.copy_whole(slot);
@@ -155,8 +155,8 @@ impl Gso {
         ip[10..12].copy_from_slice(&checksum.to_be_bytes());
     }
 
-    /// Writes sequence number, flags, length and partial checksum of the segment in `out`, whose payload begins
-    /// at `offset` in the payload of the super-packet.
+    /// Writes sequence number, flags, length and partial checksum of the segment in `out`. Its payload begins at `offset` in the payload of
+    /// the super-packet.
     fn write_transport(&self, out: &mut [u8], offset: u32, last: bool, keep_cwr: bool) {
         let length = (out.len() - self.first.transport) as u16;
         let partial = fold(self.first.pseudo + u32::from(length)).to_be_bytes();

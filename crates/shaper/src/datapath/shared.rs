@@ -1,4 +1,4 @@
-//! State shared by the packet loop and the control side: atomics, each written by one side.
+//! State shared by the packet loop and the control side. It consists of atomics; one side writes each of them.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -16,19 +16,19 @@ pub(crate) struct Shared {
     pub(crate) rate_bps: AtomicU64,
     /// When it was requested, `CLOCK_MONOTONIC` nanoseconds.
     pub(crate) rate_at_ns: AtomicU64,
-    /// Incremented after the two fields above are written.
+    /// Incremented after the two fields above have been written.
     pub(crate) rate_generation: AtomicU64,
-    /// Likewise for the delay in nanoseconds with its time, and for the loss in parts per million.
+    /// The same for the delay (nanoseconds) with its time, and for the loss (parts per million).
     pub(crate) delay_ns: AtomicU64,
     pub(crate) delay_at_ns: AtomicU64,
     pub(crate) delay_generation: AtomicU64,
     pub(crate) loss_ppm: AtomicU64,
     pub(crate) loss_generation: AtomicU64,
-    /// Likewise for the queue, an index of `LinkSpec::changed_queues`.
+    /// The same for the queue, an index into `LinkSpec::changed_queues`.
     pub(crate) queue_number: AtomicU64,
     pub(crate) queue_at_ns: AtomicU64,
     pub(crate) queue_generation: AtomicU64,
-    /// Begin of the trial, which starts the trace, `CLOCK_MONOTONIC` nanoseconds; 0: not known yet.
+    /// When the trial begins, which starts the trace, `CLOCK_MONOTONIC` nanoseconds; 0: not known yet.
     pub(crate) begin_at_ns: AtomicU64,
     /// Written by the loop.
     pub(crate) counters: Published,
@@ -73,7 +73,7 @@ impl Shared {
 }
 
 impl Counters {
-    /// Takes over the counters and the state of `model`; what is counted outside of it stays.
+    /// Copies the counters and the state of `model`. Keeps what is counted outside of it.
     pub(crate) fn take_over(&mut self, model: &LinkModel) {
         let queue = model.queue_stats();
         (self.backlog_pkts, self.backlog_bytes) = model.backlog();
@@ -107,11 +107,11 @@ impl Counters {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// Counters of a packet loop, since its start unless stated otherwise.
+        /// Counters of a packet loop since its start, unless stated otherwise.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub(crate) struct Counters { $($(#[$doc])* pub(crate) $name: u64,)* }
 
-        /// [`Counters`] that another thread may read at any time.
+        /// [`Counters`] that other threads may read at any time.
         #[derive(Debug, Default)]
         pub(crate) struct Published { $($name: AtomicU64,)* }
 
@@ -120,7 +120,7 @@ macro_rules! counters {
             pub(crate) fn publish(&self, counters: &Counters) {
                 $(self.$name.store(counters.$name, Release);)*
             }
-            /// The counters of the loop's last iteration; not an atomic snapshot.
+            /// Returns the counters of the loop's last iteration. Not an atomic snapshot.
             pub(crate) fn read(&self) -> Counters {
                 Counters { $($name: self.$name.load(Acquire),)* }
             }
@@ -137,7 +137,7 @@ counters! {
     lost_pkts,
     /// Dropped by the policer.
     policed_pkts,
-    /// Acknowledgements that the filter dropped, and that were held back.
+    /// Acknowledgements that the filter dropped, and those that were held back.
     acks_filtered_pkts,
     acks_held_pkts,
     /// Frames whose ECN field was rewritten, and those of them that had CE.
@@ -147,27 +147,27 @@ counters! {
     slots,
     /// Dropped because the queue was full.
     overlimit_pkts,
-    /// Dropped because the queue's own limit of memory was reached.
+    /// Dropped because the queue reached its own memory limit.
     queue_overmemory_pkts,
-    /// Dropped by the queue's control law.
+    /// Dropped by the AQM's control law.
     early_pkts,
-    /// Marked by the control law; by `ce_threshold`; by the step (among the first too).
+    /// Marked by the control law (including the step); by `ce_threshold`; by the step.
     ecn_mark_pkts,
     ce_mark_pkts,
     step_mark_pkts,
-    /// The control law's probability now, of 2^32.
+    /// Current probability of the control law, times 2^32.
     prob,
-    /// How long the first packet of the classic and the low-latency queue has waited now.
+    /// Current sojourn time of the first packet in the classic and the low-latency queue.
     delay_c_ns,
     delay_l_ns,
-    /// Frames that entered them.
+    /// Frames that entered the classic and the low-latency queue.
     pkts_in_c,
     pkts_in_l,
-    /// The scheduler's credit between them now, an `i64` as it is.
+    /// Current credit of the scheduler between the two queues, an `i64` bit pattern.
     credit,
     /// Maximum number of frames in the queue since the start.
     maxq_pkts,
-    /// Flows in the queue now.
+    /// Current number of flows in the queue.
     flows,
     /// Dropped because the link's memory was full.
     overmemory_pkts,
@@ -175,19 +175,19 @@ counters! {
     unfit_pkts,
     /// Frames that the device rejected.
     device_pkts,
-    /// Frames in the queue now.
+    /// Current number of frames in the queue.
     backlog_pkts,
-    /// Their bytes.
+    /// Current bytes in the queue.
     backlog_bytes,
-    /// Memory in use now for frames in the link.
+    /// Memory currently in use for frames in the link.
     memory_bytes,
-    /// The rate now, bit/s; `u64::MAX` is unshaped.
+    /// Current rate, bit/s; `u64::MAX`: unshaped.
     rate_bps,
     /// Frames released more than 1 ms after they were due.
     late_pkts,
-    /// The longest time a frame was released after it was due, nanoseconds.
+    /// Maximum time that a frame was released after it was due, nanoseconds.
     max_late_ns,
-    /// Number of demotions from real-time priority.
+    /// Number of times that the thread was demoted from real-time priority.
     demotions,
     /// When the trace began or will begin, `CLOCK_MONOTONIC` nanoseconds; 0: not known yet.
     trace_began_ns,

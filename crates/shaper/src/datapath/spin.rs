@@ -1,19 +1,18 @@
-//! Busy waiting before a deadline. The margin follows the measured wakeup latency of timers; a budget limits the share
-//! of CPU time.
+//! Busy waiting before a deadline. The margin follows the measured wakeup latency of timers. A budget limits the share of CPU time.
 
 /// Share of CPU time for busy waiting, percent.
 const DUTY_PERCENT: u64 = 12;
-/// Maximum saved credit for busy waiting: of an ordinary thread, which other threads can preempt, and of a real-time
-/// thread, which they cannot.
+/// Maximum saved credit for busy waiting: of an ordinary thread, which other threads can preempt, and of a real-time thread, which they
+/// cannot preempt.
 const CREDIT_NS: u64 = 5_000_000;
 const REAL_TIME_CREDIT_NS: u64 = 500_000;
 /// Bounds of the margin.
 const MIN_MARGIN_NS: u64 = 6_000;
 const MAX_MARGIN_NS: u64 = 60_000;
-/// Timers whose error stays below this need no busy waiting. Those of a virtual clock are exact, but for the time that reading the clock
-/// takes there; and busy waiting, which is reading the clock, is all by which the time of the lab's engine uml passes.
+/// Timers whose error stays below this need no busy waiting. Timers of a virtual clock are exact, except for the time that reading the
+/// clock takes. Busy waiting reads the clock; in the lab's engine uml, time passes during it only because of that.
 const EXACT_NS: u64 = 2_000;
-/// Larger scheduling errors are clamped to this: they come from a busy CPU, not from the timer.
+/// Larger scheduling errors are clamped to this, because they come from a busy CPU, not from the timer.
 const MAX_COUNTED_NS: u64 = 100_000;
 
 /// Limits busy waiting, and decides when it starts.
@@ -37,7 +36,7 @@ impl Spin {
         }
     }
 
-    /// A sleep ended `ns` after its deadline.
+    /// Records that a sleep ended `ns` after its deadline.
     pub(crate) fn woke_late(&mut self, ns: u64) {
         let ns = ns.min(MAX_COUNTED_NS);
         let error = ns.abs_diff(self.late_ns);
@@ -45,7 +44,7 @@ impl Spin {
         self.late_ns = self.late_ns - self.late_ns / 8 + ns / 8;
     }
 
-    /// How long before a deadline the thread should be awake, nanoseconds; 0 if timers are exact.
+    /// Returns how long before a deadline the thread should be awake, nanoseconds; 0 if timers are exact.
     pub(crate) fn margin_ns(&self) -> u64 {
         match self.late_ns + 3 * self.deviation_ns {
             ns if ns < EXACT_NS => 0,
@@ -53,7 +52,7 @@ impl Spin {
         }
     }
 
-    /// Whether the credit covers busy waiting for the margin at `now_ns`.
+    /// Returns whether the credit covers busy waiting for the margin at `now_ns`.
     pub(crate) fn allows(&mut self, now_ns: u64, real_time: bool) -> bool {
         let most_ns = if real_time { REAL_TIME_CREDIT_NS } else { CREDIT_NS };
         let earned = now_ns.saturating_sub(self.seen_ns).saturating_mul(DUTY_PERCENT) / 100;
@@ -96,7 +95,7 @@ mod tests {
             (0..200).for_each(|nth| spin.woke_late(lates[nth % 2]));
             spin.margin_ns()
         };
-        // Awake CPUs take a few microseconds, halted ones longer; stalls are not waited for.
+        // Awake CPUs take a few microseconds, halted ones take longer. The margin does not cover stalls.
         assert!((MIN_MARGIN_NS..12_000).contains(&settle(&mut spin, [3_000, 4_000])));
         assert!((40_000..=MAX_MARGIN_NS).contains(&settle(&mut spin, [30_000, 40_000])));
         assert_eq!(settle(&mut spin, [5_000_000, 5_000_000]), MAX_MARGIN_NS);

@@ -1,14 +1,14 @@
-//! What CAKE's filter of acknowledgements reads of a TCP segment, and how it compares two segments of a connection, with the names
-//! of `net/sched/sch_cake.c`.
+//! What CAKE's ACK filter reads of a TCP segment, and how it compares two segments of a connection, with the names of
+//! `net/sched/sch_cake.c`.
 //!
-//! Differences from the kernel: segments in tunnels and fragments are not read. An acknowledgement with the same option twice
-//! is not dropped.
+//! Differences from the kernel: segments in tunnels and fragments are not read. An acknowledgement that has the same option twice is not
+//! dropped.
 
 use std::cmp::Ordering;
 
 use super::header::{self, IPV6_BYTES, Ip, TCP, TCP_BYTES};
 
-/// Blocks that fit into 40 bytes of options.
+/// Maximum number of SACK blocks in 40 bytes of options.
 const MAX_SACK_BLOCKS: usize = 4;
 
 /// Kinds of options.
@@ -25,20 +25,20 @@ pub struct TcpHeader {
     pub ack_seq: u32,
     /// The 12 bits between data offset and window: three reserved ones, AE, CWR, ECE, URG, ACK, PSH, RST, SYN, FIN.
     pub flags: u16,
-    /// Whether data follows.
+    /// Whether the segment has data.
     pub has_data: bool,
     /// TSval and TSecr of the timestamp option.
     pub timestamp: Option<(u32, u32)>,
-    /// First sequence number of each SACK block and the one behind it; only the first `sack_count` count.
+    /// Left and right edge of each SACK block. Only the first `sack_count` are valid.
     pub sack_blocks: [(u32, u32); MAX_SACK_BLOCKS],
-    /// SACK blocks.
+    /// Number of SACK blocks.
     pub sack_count: u8,
-    /// Whether there is an option that is neither timestamp, SACK blocks, MD5 digest nor padding, or one of these with a wrong length.
+    /// Whether there is an option other than timestamp, SACK, MD5 digest and padding, or one of these with a wrong length.
     pub has_other_options: bool,
 }
 
 impl TcpHeader {
-    /// A flag of [`Self::flags`], as the others below.
+    /// A flag of [`Self::flags`], as are the others below.
     pub const ACK: u16 = 0x010;
     /// Echoes congestion (RFC 3168).
     pub const ECE: u16 = 0x040;
@@ -51,30 +51,31 @@ impl TcpHeader {
     const RST: u16 = 0x004;
     const URG: u16 = 0x020;
 
-    /// Whether it acknowledges and does nothing else: no data, SYN, FIN, RST and URG.
+    /// Returns whether the segment is a pure acknowledgement: it has neither data nor SYN, FIN, RST or URG.
     pub(crate) fn is_pure_ack(&self) -> bool {
         const OTHER: u16 = TcpHeader::SYN | TcpHeader::FIN | TcpHeader::RST | TcpHeader::URG;
         !self.has_data && self.flags & (Self::ACK | OTHER) == Self::ACK
     }
 
-    /// The part of `cake_tcph_may_drop()` that does not depend on a later segment, and no data: ACK is the only flag beside ECE and
-    /// CWR (neither PSH nor AE), and options are known ones.
+    /// Applies the part of `cake_tcph_may_drop()` that does not depend on a later segment, and requires that there is no data: ACK is the
+    /// only flag besides ECE and CWR (neither PSH nor AE), and all options are known.
     pub(crate) fn is_droppable(&self) -> bool {
         let others = self.flags & !(Self::ECE | Self::CWR);
         others == Self::ACK && !self.has_data && !self.has_other_options
     }
 
-    /// Whether earlier acknowledgements may be dropped because of it. It may have data.
+    /// Returns whether earlier acknowledgements may be dropped because of this segment, which may have data.
     pub(crate) fn may_supersede(&self) -> bool {
         self.flags & (Self::ACK | Self::SYN) == Self::ACK
     }
 
-    /// CWR and ECE.
+    /// Returns CWR and ECE.
     pub(crate) fn ecn_flags(&self) -> u16 {
         self.flags & (Self::CWR | Self::ECE)
     }
 
-    /// Whether `later`, a segment of the same connection, has all that is in this acknowledgement but its ECN flags, and more.
+    /// Returns whether `later`, a segment of the same connection, has all information of this acknowledgement except its ECN flags, and
+    /// more.
     pub(crate) fn is_superseded_by(&self, later: &Self) -> bool {
         if !self.is_droppable()
             || !self.is_as_old_as(later)
@@ -89,15 +90,15 @@ impl TcpHeader {
         }
     }
 
-    /// The rest of `cake_tcph_may_drop()`: none of its timestamps is after those of `later`, which are 0 if it has none.
+    /// Applies the rest of `cake_tcph_may_drop()`: neither timestamp is later than that of `later`, which counts as 0 if it has none.
     fn is_as_old_as(&self, later: &Self) -> bool {
         let (later_val, later_ecr) = later.timestamp.unwrap_or_default();
         self.timestamp
             .is_none_or(|(val, ecr)| !is_after(val, later_val) && !is_after(ecr, later_ecr))
     }
 
-    /// `cake_tcph_sack_compare()`: greater, if there is a block that those of `later` do not cover, or a D-SACK below the
-    /// acknowledgement number; less, if those of `later` have more bytes.
+    /// `cake_tcph_sack_compare()`. Greater: there is a block that those of `later` do not cover, or a D-SACK below the acknowledgement
+    /// number. Less: the blocks of `later` have more bytes.
     fn sack_compare(&self, later: &Self) -> Ordering {
         let (own, others) = (self.sacked(), later.sacked());
         if own.is_empty() || others.is_empty() {
@@ -117,7 +118,7 @@ impl TcpHeader {
         self.sack_blocks.get(..usize::from(self.sack_count)).unwrap_or(&self.sack_blocks)
     }
 
-    /// As `cake_tcph_may_drop()` and `cake_get_tcpopt()`, to the first option that is cut off.
+    /// Reads options like `cake_tcph_may_drop()` and `cake_get_tcpopt()`, up to the first option that is cut off.
     fn read_options(&mut self, mut options: &[u8]) {
         while let [kind, rest @ ..] = options {
             if *kind == EOL {
@@ -156,19 +157,18 @@ impl TcpHeader {
     }
 }
 
-/// Whether a sequence number or a timestamp is after another one (`after()` of the kernel).
+/// Returns whether a sequence number or timestamp is after another one (`after()` of the kernel).
 fn is_after(number: u32, other: u32) -> bool {
     other.wrapping_sub(number).cast_signed() < 0
 }
 
-/// Bytes in SACK blocks, each counted for itself.
+/// Returns the bytes in SACK blocks. Overlaps count twice.
 fn bytes(blocks: &[(u32, u32)]) -> u32 {
     let lengths = blocks.iter().map(|(start, end)| end.wrapping_sub(*start));
     lengths.fold(0, u32::wrapping_add)
 }
 
-/// The header of the TCP segment in an Ethernet frame; `None` for anything else, for fragments, and behind extension headers of
-/// IPv6.
+/// Returns the header of the TCP segment in an Ethernet frame; `None` for anything else, for fragments, and behind IPv6 extension headers.
 pub(crate) fn tcp_header(frame: &[u8]) -> Option<TcpHeader> {
     let word = |at: usize| usize::from(u16::from_be_bytes([frame[at], frame[at + 1]]));
     let (protocol, start, end) = match header::ip(frame)? {
@@ -196,7 +196,7 @@ pub(crate) fn tcp_header(frame: &[u8]) -> Option<TcpHeader> {
 mod tests {
     use super::*;
 
-    /// A segment with these flags, options and this much data in an Ethernet frame with IPv4, or with IPv6.
+    /// Returns an Ethernet frame of IPv4 or IPv6 with a segment with these flags, options and bytes of data.
     fn frame(is_v6: bool, flags: u16, options: &[u8], data: usize) -> Vec<u8> {
         let [high, low] = flags.to_be_bytes();
         let mut tcp = [0, 80, 1, 1, 0, 0, 0, 9, 0, 1, 0, 2, 0, low, 0, 0, 0, 0, 0, 0].to_vec();
@@ -227,7 +227,7 @@ mod tests {
         let plain = TcpHeader { ack_seq: 0x0001_0002, flags: ACK, ..TcpHeader::default() };
         assert_eq!(read(ACK, &[], 0), plain);
         assert_eq!(tcp_header(&frame(true, ACK, &[], 0)), Some(plain));
-        // The padding of a short frame is no data.
+        // The padding of a short frame is not data.
         let mut padded = frame(false, ACK, &[], 0);
         padded.resize(60, 0);
         assert_eq!(tcp_header(&padded), Some(plain));
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn only_known_flags_and_options_may_be_dropped() {
         let md5 = [&[19_u8, 18][..], &[7; 16], &[0, 0]].concat();
-        // Padding in front and behind, an option that is cut off, and nothing.
+        // Padding before and after, an option that is cut off, and no options.
         let known: [&[u8]; 6] =
             [&[], &TIMESTAMPS, &md5, &[1, 1, 5, 2], &[0, 99, 99, 99], &[1, 1, 1, 8]];
         for options in known {
@@ -281,7 +281,7 @@ mod tests {
             assert!(!read(ACK | flags, &[], 0).is_droppable(), "{flags:#x}");
         }
         assert!(!read(0, &[], 0).is_droppable() && !read(ACK, &[], 1).is_droppable());
-        // AccECN's counters (172), a maximum segment size, and wrong lengths of SACK blocks and timestamps.
+        // AccECN counters (172), a maximum segment size, and SACK blocks and timestamps with wrong lengths.
         let others: [&[u8]; 4] = [
             &[172, 5, 0, 0, 0, 1, 1, 1],
             &[2, 4, 5, 0xb4],
@@ -295,7 +295,7 @@ mod tests {
         assert!(!read(ACK, &twice, 0).is_droppable());
     }
 
-    /// An acknowledgement of 1000 with SACK blocks.
+    /// Returns an acknowledgement of 1000 with SACK blocks.
     fn sacked(blocks: &[(u32, u32)]) -> TcpHeader {
         let mut sack_blocks = [(0, 0); MAX_SACK_BLOCKS];
         sack_blocks[..blocks.len()].copy_from_slice(blocks);
@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(compare(&one, &[(5000, 6000), (1500, 3500)]), Ordering::Less);
         assert_eq!(compare(&one, &[(2500, 9000)]), Ordering::Greater, "not covered");
         assert_eq!(compare(&[(2000, 3000), (5000, 6000)], &[(2000, 6000)]), Ordering::Less);
-        // Two blocks that overlap have more bytes than the one that covers both.
+        // Two overlapping blocks have more bytes than the one that covers both.
         assert_eq!(compare(&[(2000, 3000), (2000, 2900)], &one), Ordering::Equal);
         assert_eq!(
             compare(&[(500, 900)], &[(500, 900), (2000, 3000)]),
@@ -342,14 +342,14 @@ mod tests {
         assert!(plain.is_superseded_by(&duplicate) && !duplicate.is_superseded_by(&plain));
         assert!(duplicate.is_superseded_by(&sacked(&[(2000, 4000)])));
         assert!(!duplicate.is_superseded_by(&later), "without its block");
-        // Not `..plain`: the compiler (1.95) cannot capture the array's field by itself.
+        // Not `..plain`: the compiler (1.95) cannot capture only the array's field.
         let wrapped = |ack_seq| {
             let mut header = plain;
             header.ack_seq = ack_seq;
             header
         };
         assert!(wrapped(u32::MAX - 9).is_superseded_by(&wrapped(5)));
-        // Data, FIN and options of the later one do not matter.
+        // Data, FIN and options of the later segment do not matter.
         let data = TcpHeader { has_data: true, flags: ACK | TcpHeader::FIN | 8, ..later };
         assert!(plain.is_superseded_by(&TcpHeader { has_other_options: true, ..data }));
         let of = |val, ecr, ack_seq| {
@@ -360,7 +360,7 @@ mod tests {
         assert!(of(7, 7, 1000).is_superseded_by(&of(7, 8, 1001)));
         assert!(!of(8, 7, 1000).is_superseded_by(&of(7, 8, 1001)));
         assert!(!of(7, 9, 1000).is_superseded_by(&of(7, 8, 1001)));
-        // Without a timestamp, those of the later one count as 0.
+        // If there is no timestamp, that of the later segment counts as 0.
         assert!(
             !of(7, 7, 1000).is_superseded_by(&later) && plain.is_superseded_by(&of(7, 7, 1001))
         );

@@ -8,8 +8,8 @@ use crate::sys;
 
 use super::duty::{Action, DutyGuard};
 
-/// Above ordinary processes and the kernel's RCU threads (1), below its threaded interrupt handlers (50),
-/// which deliver packets and timers.
+/// Above ordinary processes and the kernel's RCU threads (1), but below its threaded interrupt handlers (50), which deliver packets and
+/// timers.
 const FIFO_PRIORITY: i32 = 10;
 /// Number of packet loops in this process.
 static LOOPS: AtomicU64 = AtomicU64::new(0);
@@ -34,13 +34,13 @@ impl Privileges {
         Self {
             nice,
             autogroup: read_number("sched_autogroup_enabled") == Some(1),
-            // Before SCHED_FIFO: since 6.13 the kernel refuses to set the timer slack of a real-time thread.
+            // Must precede SCHED_FIFO: since 6.13, the kernel refuses to set the timer slack of a real-time thread.
             timer_slack: set_timer_slack(),
             fifo: rt_throttling_permits() && sys::set_fifo(FIFO_PRIORITY).is_ok(),
         }
     }
 
-    /// Human-readable text; `demotions` is the number of demotions from real time.
+    /// Returns human-readable text. `demotions` is the number of demotions from real-time priority.
     pub(crate) fn describe(self, demotions: u64) -> String {
         let Self { fifo, nice, autogroup, timer_slack } = self;
         let nice = format!(
@@ -59,7 +59,7 @@ impl Privileges {
     }
 }
 
-/// The thread's scheduling class, which follows its load.
+/// The thread's scheduling class, which depends on its load.
 #[derive(Debug)]
 pub(crate) struct SchedClass {
     guard: DutyGuard,
@@ -68,7 +68,7 @@ pub(crate) struct SchedClass {
 }
 
 impl SchedClass {
-    /// For the calling thread, which obtained `privileges`.
+    /// Creates it for the calling thread, which obtained `privileges`.
     pub(crate) fn new(privileges: Privileges) -> Self {
         LOOPS.fetch_add(1, Relaxed);
         Self {
@@ -78,7 +78,7 @@ impl SchedClass {
         }
     }
 
-    /// Call it in every iteration of the loop.
+    /// Must be called in every iteration of the loop.
     pub(crate) fn tick(&mut self, now_ns: u64) {
         if self.guard.wants_sample(now_ns) {
             // The node at the other end of the link runs in another process and has the same number of loops.
@@ -88,7 +88,7 @@ impl SchedClass {
         }
     }
 
-    /// The thread woke `late_ns` after its deadline.
+    /// Records that the thread woke `late_ns` after its deadline.
     pub(crate) fn woke_late(&mut self, now_ns: u64, late_ns: u64) {
         let action = self.guard.woke_late(now_ns, late_ns);
         self.apply(action);
@@ -99,7 +99,7 @@ impl SchedClass {
         self.guard.spun(ns);
     }
 
-    /// Whether the budget allows busy waiting.
+    /// Returns whether the budget allows busy waiting.
     pub(crate) fn may_spin(&self) -> bool {
         self.guard.may_spin()
     }
@@ -119,7 +119,7 @@ impl SchedClass {
             Action::Keep => {}
             Action::Demote => {
                 self.demotions += 1;
-                // Leaving real time is never refused. The niceness is unchanged, but the kernel resets the timer slack.
+                // Leaving real-time priority is never refused. The niceness is unchanged, but the kernel resets the timer slack.
                 let _ = sys::set_ordinary();
                 set_timer_slack();
             }
@@ -142,7 +142,7 @@ fn set_timer_slack() -> bool {
     rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)).is_ok()
 }
 
-/// Whether the kernel's real-time throttling limit is above the loop's own limit.
+/// Returns whether the kernel's real-time throttling limit is above the loop's own limit.
 fn rt_throttling_permits() -> bool {
     let runtime_us = read_number("sched_rt_runtime_us").unwrap_or(-1);
     let period_us = read_number("sched_rt_period_us").unwrap_or(1_000_000);

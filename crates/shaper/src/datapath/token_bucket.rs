@@ -1,20 +1,20 @@
-//! A token bucket on virtual time, for policers and for the shaper tbf. Tokens are counted in bit·ns/s, as the work of a line,
-//! so that nothing is rounded.
+//! A token bucket on virtual time, for policers and for the shaper tbf. It counts tokens in bit·ns/s, like the work of a line, so nothing
+//! is rounded.
 
 use super::line::WORK_PER_BYTE;
 
-/// Tokens that come at a rate, up to a size.
+/// Tokens that arrive at a rate, up to the size of the bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TokenBucket {
     rate_bps: u64,
     size: u64,
     tokens: u64,
-    /// When there were this many.
+    /// The time to which the number of tokens refers.
     at_ns: u64,
 }
 
 impl TokenBucket {
-    /// A full bucket of `burst_bytes`, of which at most 2 GiB count.
+    /// Creates a full bucket of `burst_bytes`, of which at most 2 GiB count.
     pub(crate) fn new(rate_bps: u64, burst_bytes: u64) -> Self {
         let size = burst_bytes.min(1 << 31) * WORK_PER_BYTE;
         Self { rate_bps, size, tokens: size, at_ns: 0 }
@@ -25,7 +25,7 @@ impl TokenBucket {
         self.rate_bps
     }
 
-    /// Adds the tokens that have come until `now_ns`.
+    /// Adds the tokens that have arrived until `now_ns`.
     fn fill(&mut self, now_ns: u64) {
         let passed_ns = now_ns.saturating_sub(self.at_ns);
         let more = u128::from(self.rate_bps) * u128::from(passed_ns);
@@ -34,12 +34,12 @@ impl TokenBucket {
         self.at_ns = self.at_ns.max(now_ns);
     }
 
-    /// The tokens of a packet: those of a packet larger than the bucket are the whole bucket.
+    /// Returns the tokens that a packet needs: at most the whole bucket.
     fn price(&self, bytes: u32) -> u64 {
         (u64::from(bytes) * WORK_PER_BYTE).min(self.size)
     }
 
-    /// Takes the tokens of a packet at `now_ns`; `false`: there are too few, and none is taken. Not for packets larger than the
+    /// Takes the tokens of a packet at `now_ns`. Returns `false` and takes none if there are too few. Not for packets larger than the
     /// bucket.
     pub(crate) fn conforms(&mut self, now_ns: u64, bytes: u32) -> bool {
         self.fill(now_ns);
@@ -51,7 +51,7 @@ impl TokenBucket {
         conforms
     }
 
-    /// When there are enough tokens for a packet, not before `now_ns`; `u64::MAX`: never.
+    /// Returns when there are enough tokens for a packet, not before `now_ns`; `u64::MAX`: never.
     pub(crate) fn ready_ns(&self, now_ns: u64, bytes: u32) -> u64 {
         let missing = self.price(bytes).saturating_sub(self.tokens);
         let ready_ns = match (missing, self.rate_bps) {
@@ -68,7 +68,7 @@ impl TokenBucket {
         self.tokens = self.tokens.saturating_sub(self.price(bytes));
     }
 
-    /// Tokens come at this rate from `at_ns` on.
+    /// Sets the rate from `at_ns` on.
     pub(crate) fn set_rate(&mut self, at_ns: u64, rate_bps: u64) {
         self.fill(at_ns);
         self.rate_bps = rate_bps;
@@ -85,16 +85,16 @@ mod tests {
 
     #[test]
     fn burst_conforms_and_then_the_rate() {
-        // 8 Mbit/s: a byte in 1 us.
+        // 8 Mbit/s: one byte per us.
         let mut bucket = TokenBucket::new(8_000_000, 3_000);
         let conforming: Vec<bool> = (0..4).map(|_| bucket.conforms(5, 1_000)).collect();
         assert_eq!(conforming, [true, true, true, false]);
         assert!(!bucket.conforms(MS + 4, 1_000));
         assert!(bucket.conforms(MS + 5, 1_000));
-        // A small packet takes what a large one has left.
+        // A small packet can take the tokens that a large one has left.
         assert!(!bucket.conforms(MS + 100_005, 101));
         assert!(bucket.conforms(MS + 100_005, 100));
-        // Idle time fills the bucket and no more.
+        // Idle time fills the bucket, but not beyond its size.
         assert!((0..3).all(|_| bucket.conforms(1_000 * MS, 1_000)));
         assert!(!bucket.conforms(1_000 * MS, 1));
     }
@@ -111,14 +111,14 @@ mod tests {
         bucket.set_rate(7 + 2 * MS, 0);
         assert_eq!(bucket.ready_ns(7 + 2 * MS, 1_000), u64::MAX);
         assert_eq!(bucket.rate_bps(), 0);
-        // A packet larger than the bucket waits until that is full.
+        // A packet larger than the bucket waits until the bucket is full.
         let mut small = TokenBucket::new(8_000_000, 1_000);
         small.take(0, 9_000);
         assert_eq!(small.ready_ns(0, 9_000), MS);
     }
 
     proptest! {
-        /// Within any time, at most the bucket and what comes in this time conforms.
+        /// In any interval, what conforms is at most the bucket and the tokens that arrive in it.
         #[test]
         fn never_more_than_burst_and_rate(
             rate_bps in 1_000_u64..10_000_000_000,

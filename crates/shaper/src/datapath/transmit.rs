@@ -1,4 +1,4 @@
-//! Batches of packets for one `sendmmsg`, coalesced where possible.
+//! Batches of packets for one `sendmmsg` call, coalesced where possible.
 
 use super::coalesce::{Group, HEAD_BYTES};
 use super::model::LinkModel;
@@ -8,7 +8,7 @@ use super::vnet::VNET_BYTES;
 /// Maximum number of writes in one system call.
 pub(crate) const MAX_WRITES: usize = 64;
 
-/// One write: a frame, or several coalesced frames.
+/// One write: one frame, or several coalesced frames.
 pub(crate) struct Write {
     pub(crate) first: usize,
     pub(crate) count: usize,
@@ -61,7 +61,7 @@ impl<'a> Due<'a> {
         }
     }
 
-    /// The bytes of a write.
+    /// Returns the bytes of a write.
     pub(crate) fn parts<'b>(self, write: &'b Write) -> impl Iterator<Item = &'b [u8]>
     where
         'a: 'b,

@@ -1,26 +1,26 @@
-//! `struct virtio_net_hdr`, which precedes every frame of a packet socket with `PACKET_VNET_HDR`: the checksum and the
+//! `struct virtio_net_hdr`, which precedes every frame of a packet socket with `PACKET_VNET_HDR`. It describes the checksum and the
 //! segmentation that are still to be done.
 
-/// Its size in bytes.
+/// Size of the header in bytes.
 pub(crate) const VNET_BYTES: usize = 10;
 
-/// The checksum at `csum_start + csum_offset` holds only the pseudo header's sum.
+/// The checksum at `csum_start + csum_offset` holds only the sum of the pseudo header.
 pub(crate) const NEEDS_CSUM: u8 = 1;
-/// Not to be cut.
+/// No segmentation.
 pub(crate) const GSO_NONE: u8 = 0;
-/// TCP over IPv4 to be cut.
+/// TCP over IPv4 to be segmented.
 pub(crate) const GSO_TCPV4: u8 = 1;
-/// TCP over IPv6 to be cut.
+/// TCP over IPv6 to be segmented.
 pub(crate) const GSO_TCPV6: u8 = 4;
-/// Several UDP datagrams of one size, either IP version.
+/// UDP datagrams of equal size, either IP version.
 pub(crate) const GSO_UDP_L4: u8 = 5;
-/// Or-ed to a TCP kind: CWR is RFC 3168's and belongs to the first segment only.
+/// Flag of a TCP type: CWR has the meaning of RFC 3168 and belongs only to the first segment.
 pub(crate) const GSO_ECN: u8 = 0x80;
 
-/// The header's fields, in the host's byte order as the packet socket has them.
+/// The header's fields in host byte order, as the packet socket delivers them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Vnet {
-    /// [`NEEDS_CSUM`] and others that only a receiver cares about.
+    /// [`NEEDS_CSUM`] and flags that only receivers use.
     pub(crate) flags: u8,
     /// [`GSO_NONE`] ...
     pub(crate) gso_type: u8,
@@ -28,14 +28,14 @@ pub(crate) struct Vnet {
     pub(crate) hdr_len: u16,
     /// Payload bytes of one segment.
     pub(crate) gso_size: u16,
-    /// Where the transport header begins, from the frame's first byte.
+    /// Offset of the transport header from the frame's first byte.
     pub(crate) csum_start: u16,
-    /// Where its checksum is, from there.
+    /// Offset of its checksum from `csum_start`.
     pub(crate) csum_offset: u16,
 }
 
 impl Vnet {
-    /// Reads the header; `None` if there are fewer than [`VNET_BYTES`] bytes.
+    /// Parses the header; `None` if there are fewer than [`VNET_BYTES`] bytes.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let head: &[u8; VNET_BYTES] = bytes.first_chunk()?;
         let word = |at: usize| u16::from_ne_bytes([head[at], head[at + 1]]);
@@ -62,8 +62,8 @@ impl Vnet {
 /// Bytes of a VLAN tag.
 pub(crate) const TAG_BYTES: usize = 4;
 
-/// Puts a VLAN tag that the kernel took out of a frame back into it. `buffer` is [`TAG_BYTES`] free bytes, the vnet
-/// header and the frame; then it is the vnet header and the longer frame.
+/// Reinserts a VLAN tag that the kernel took out of a frame. `buffer` has [`TAG_BYTES`] free bytes, the vnet header and the frame;
+/// afterwards it has the vnet header and the longer frame.
 pub(crate) fn put_tag(buffer: &mut [u8], tag: [u8; TAG_BYTES]) {
     const ADDRESSES: usize = 12;
     let Some(vnet) = buffer.get(TAG_BYTES..).and_then(Vnet::read) else { return };
@@ -78,8 +78,7 @@ pub(crate) fn put_tag(buffer: &mut [u8], tag: [u8; TAG_BYTES]) {
     buffer[..VNET_BYTES].copy_from_slice(&vnet.bytes());
 }
 
-/// Completes the partial checksum of a frame behind its vnet header and clears the flag. Offsets beyond the end of the
-/// frame are ignored.
+/// Completes the partial checksum of a frame behind its vnet header, and clears the flag. Ignores offsets beyond the end of the frame.
 pub(crate) fn complete_checksum(slot: &mut [u8]) {
     let Some(vnet) = Vnet::read(slot) else { return };
     if vnet.flags & NEEDS_CSUM == 0 {
@@ -98,7 +97,7 @@ pub(crate) fn complete_checksum(slot: &mut [u8]) {
         folded = (folded & 0xffff) + (folded >> 16);
     }
     let checksum = match !(folded as u16) {
-        // UDP's zero would mean that there is none.
+        // With UDP, zero would mean that there is no checksum.
         0 => 0xffff,
         other => other,
     };

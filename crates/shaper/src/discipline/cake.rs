@@ -1,4 +1,4 @@
-//! CAKE without its own shaper (bandwidth `unlimited`, the default), because the link has one. Kernel backend only.
+//! CAKE without its own shaper (bandwidth `unlimited`, the default), because the link has a shaper. Kernel backend only.
 
 use ccbench_proto::plan::Cake;
 use ccbench_proto::units::Rate;
@@ -18,10 +18,10 @@ const TCA_CAKE_STATS_MEMORY_USED: u16 = 4;
 const TCA_CAKE_STATS_TIN_STATS: u16 = 10;
 const TCA_CAKE_TIN_STATS_ACKS_DROPPED_PACKETS: u16 = 6;
 const TCA_CAKE_TIN_STATS_ECN_MARKED_PACKETS: u16 = 8;
-/// `tc` sets the target to this part of the round-trip time.
+/// `tc` sets the target to the round-trip time divided by this.
 const TARGETS_PER_RTT: u32 = 20;
 
-/// A qdisc of [`Cake`] that drops superseded acknowledgements, too (`ack-filter-aggressive`).
+/// Makes the qdisc of a [`Cake`] also drop superseded acknowledgements (`ack-filter-aggressive`).
 pub fn with_ack_filter(mut cake: Qdisc) -> Qdisc {
     let options = Message::attributes().raw(&cake.options);
     cake.options = options.attr_u32(TCA_CAKE_ACK_FILTER, CAKE_ACK_AGGRESSIVE).into_attributes();
@@ -50,7 +50,7 @@ impl Discipline for Cake {
         ))
     }
 
-    /// `TCA_CAKE_STATS_*`: the qdisc's memory, and the marks and filtered acknowledgements of all tins.
+    /// `TCA_CAKE_STATS_*`: the qdisc's memory, and the marks and filtered acknowledgements summed over all tins.
     fn read_xstats(xstats: &[u8], row: &mut QdiscSample) {
         row.memory_used_bytes =
             attrs(xstats).find_kind(TCA_CAKE_STATS_MEMORY_USED).and_then(|v| word(v, 0));

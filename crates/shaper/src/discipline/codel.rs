@@ -1,7 +1,7 @@
 //! CoDel (RFC 8289), with the names of `net/sched/sch_codel.c` and `include/net/codel_impl.h`.
 //!
-//! Differences from the kernel: times are nanoseconds, not 1024 ns; the interval is divided by the exact square
-//! root of `count`, without the kernel's Newton step; `should_drop` compares with one maximum frame of this link.
+//! Differences from the kernel: times are in nanoseconds, not in units of 1024 ns. The interval is divided by the exact square root of
+//! `count`, without the kernel's Newton step. `should_drop` compares the backlog with this link's largest frame.
 
 use ccbench_proto::plan;
 use ccbench_proto::units::{Micros, Rate};
@@ -23,19 +23,19 @@ mod qdisc;
 pub(crate) struct CodelParams {
     /// Acceptable standing queue delay.
     pub(crate) target_ns: u64,
-    /// Width of the window in which the delay must fall below the target.
+    /// Sliding window over which the minimum sojourn time must fall below the target.
     pub(crate) interval_ns: u64,
     /// Mark ECN-capable packets instead of dropping them.
     pub(crate) ecn: bool,
-    /// Mark ECN-capable packets with a longer sojourn time.
+    /// Mark ECN-capable packets whose sojourn time exceeds this.
     pub(crate) ce_threshold_ns: Option<u64>,
-    /// Only packets whose ECN field has this value under the mask; a mask of 0 selects all.
+    /// `ce_threshold` applies only to packets whose ECN field has this value under the mask; a mask of 0 selects all.
     pub(crate) ce_threshold_selector: u8,
     pub(crate) ce_threshold_mask: u8,
 }
 
 impl Default for CodelParams {
-    /// The kernel's.
+    /// The kernel's defaults.
     fn default() -> Self {
         Self {
             target_ns: 5_000_000,
@@ -49,7 +49,7 @@ impl Default for CodelParams {
 }
 
 impl CodelParams {
-    /// These, with the keys that a plan gives.
+    /// Returns these parameters with the keys that a plan sets.
     pub(super) fn with(
         self,
         target: Option<Micros>,
@@ -66,12 +66,12 @@ impl CodelParams {
         }
     }
 
-    /// Whether `ce_threshold` applies to the packet.
+    /// Returns whether `ce_threshold` applies to the packet.
     fn selects(&self, packet: &Packet) -> bool {
         packet.ecn.bits() & self.ce_threshold_mask == self.ce_threshold_selector
     }
 
-    /// As `tc` prints them.
+    /// Returns the parameters as `tc` prints them.
     pub(super) fn describe(&self) -> String {
         let (selector, mask) = (self.ce_threshold_selector, self.ce_threshold_mask);
         let selected = match mask {
@@ -88,7 +88,7 @@ impl CodelParams {
     }
 }
 
-/// `ce_threshold` as `tc` prints it, with a space in front.
+/// Returns `ce_threshold` as `tc` prints it, with a leading space.
 pub(super) fn ce_threshold_text(threshold_ns: Option<u64>) -> String {
     threshold_ns.map_or(String::new(), |ns| format!(" ce_threshold {}", us_text(ns)))
 }
@@ -96,14 +96,14 @@ pub(super) fn ce_threshold_text(threshold_ns: Option<u64>) -> String {
 /// Parameters of a [`Codel`] queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CodelQueueParams {
-    /// Packets.
+    /// Maximum number of packets.
     pub(crate) limit: u32,
-    /// The AQM's.
+    /// Parameters of the AQM.
     pub(crate) codel: CodelParams,
 }
 
 impl Default for CodelQueueParams {
-    /// The kernel's.
+    /// The kernel's defaults.
     fn default() -> Self {
         Self { limit: 1000, codel: CodelParams::default() }
     }
@@ -131,32 +131,32 @@ impl Discipline for plan::Codel {
     }
 }
 
-/// A queue that [`CodelVars::dequeue`] takes packets from.
+/// A queue from which [`CodelVars::dequeue`] takes packets.
 pub(crate) trait PacketSource {
     /// Takes the packet at the head.
     fn pop(&mut self) -> Option<Packet>;
-    /// Bytes left (`sch->qstats.backlog`).
+    /// Returns the bytes left in the queue (`sch->qstats.backlog`).
     fn backlog_bytes(&self) -> u64;
 }
 
 /// State of the AQM of one queue (`struct codel_vars`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct CodelVars {
-    /// In the dropping state.
+    /// Whether it is in the dropping state.
     dropping: bool,
-    /// When the sojourn time will have been above the target for an interval; `None` while it is below.
+    /// When the sojourn time will have stayed above the target for an interval; `None` while it is below the target.
     first_above_time_ns: Option<u64>,
-    /// When to drop the next packet in the dropping state.
+    /// When to drop the next packet while in the dropping state.
     drop_next_ns: u64,
-    /// Packets dropped since the dropping state was entered.
+    /// Packets dropped since it entered the dropping state.
     count: u32,
-    /// `count` when it was entered.
+    /// `count` when it entered the dropping state.
     lastcount: u32,
 }
 
 impl CodelVars {
-    /// `codel_dequeue`: the next packet to transmit. Dropped packets go to `dropped`. The queue counts as short
-    /// when at most `mtu_bytes` are left in it.
+    /// `codel_dequeue`: returns the next packet to transmit. Dropped packets go to `dropped`. CoDel does not drop while at most `mtu_bytes`
+    /// are left in the queue.
     pub(crate) fn dequeue(
         &mut self,
         params: &CodelParams,
@@ -205,12 +205,12 @@ impl CodelVars {
         Some(packet)
     }
 
-    /// The queue has dropped `count` packets because it was full: the drop rate is higher when CoDel drops next.
+    /// Counts packets that the full queue has dropped: CoDel's next drops then start at a higher rate.
     pub(super) fn add_drops(&mut self, count: u32) {
         self.count = self.count.wrapping_add(count);
     }
 
-    /// `codel_should_drop`: whether the sojourn time has been above the target for an interval.
+    /// `codel_should_drop`: returns whether the sojourn time has been above the target for an interval.
     fn should_drop(
         &mut self,
         params: &CodelParams,
@@ -236,7 +236,7 @@ impl CodelVars {
         }
     }
 
-    /// Enters the dropping state, with the drop rate of the last one if that ended less than 16 intervals ago.
+    /// Enters the dropping state. If the last one ended less than 16 intervals ago, resumes its drop rate.
     fn enter_dropping(&mut self, params: &CodelParams, now_ns: u64) {
         self.dropping = true;
         let delta = self.count.saturating_sub(self.lastcount);
@@ -247,7 +247,7 @@ impl CodelVars {
     }
 }
 
-/// `CoDel`'s control law: the time of the drop after the one at `t_ns`.
+/// CoDel's control law: returns when to drop the packet after the one dropped at `t_ns`.
 fn control_law(t_ns: u64, params: &CodelParams, count: u32) -> u64 {
     t_ns + (params.interval_ns as f64 / f64::from(count).sqrt()) as u64
 }
@@ -357,7 +357,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// A queue of `count` packets that all arrived at zero.
+    /// Returns a queue of `count` packets that all arrived at time zero.
     fn full(params: CodelQueueParams, count: u32, ecn: Ecn) -> Codel {
         let mut queue = Codel::new(params, count as usize, 1514);
         for slot in 0..count {
@@ -383,8 +383,8 @@ mod tests {
     #[test]
     fn drops_follow_the_inverse_square_root() {
         let mut queue = full(CodelQueueParams::default(), 1000, Ecn::NotEct);
-        // Above the target from 5 ms on; the first drop is an interval later, then 100/√1, 100/√2, 100/√3 ... apart, in
-        // exact time: 105, 205, 275.7, 333.4, 383.4, 428.2, 468.99.
+        // Above the target from 5 ms on. The first drop follows an interval later, the next ones after 100/√1, 100/√2, 100/√3 ... ms. Exact
+        // times: 105, 205, 275.7, 333.4, 383.4, 428.2, 468.99.
         assert_eq!(signals_at(&mut queue, 1, 480), [105, 205, 276, 334, 384, 429, 469]);
         assert_eq!(queue.stats(0).drop_early, 7);
     }
@@ -432,7 +432,7 @@ mod tests {
         queue.dequeue(5 * MS, &mut Vec::new());
         queue.dequeue(105 * MS, &mut Vec::new());
         let mut dropped = Vec::new();
-        // 205, 275.7, 333.4 and 383.4 have passed: four drops, and the fifth packet leaves.
+        // 205, 275.7, 333.4 and 383.4 have passed: four packets are dropped, and the fifth is transmitted.
         let next = queue.dequeue(400 * MS, &mut dropped).map(|p| p.slot);
         assert_eq!((dropped, next), (vec![3, 4, 5, 6], Some(7)));
     }

@@ -1,4 +1,4 @@
-//! Benchmark: CPU time per packet of each queue, through the whole link model, without interfaces:
+//! Benchmarks the CPU time per packet of each queue, through the whole link model but without interfaces:
 //! `cargo run -p ccbench-shaper --features bench --example queue_cost`.
 
 use ccbench_proto::plan::Class;
@@ -23,17 +23,17 @@ const FRAME: u32 = 1514;
 /// Time per packet of 1514 bytes.
 #[derive(Debug, Clone)]
 pub struct QueueCost {
-    /// `fifo`, `codel` … as in a plan, or a property of the link.
+    /// `fifo`, `codel` … as in a plan, or a feature of the link.
     pub queue: &'static str,
-    /// Packets in the standing queue, about.
+    /// Approximate number of packets in the standing queue.
     pub standing_packets: u64,
     /// Number of flows.
     pub flows: u64,
-    /// Nanoseconds per packet, arrival to departure; the least of five runs.
+    /// Nanoseconds per packet, from arrival to departure; minimum of five runs.
     pub packet_ns: f64,
 }
 
-/// Nanoseconds per packet behind a standing queue of about `standing` packets, at 5 Gbit/s; the least of five.
+/// Returns nanoseconds per packet behind a standing queue of about `standing` packets, at 5 Gbit/s; minimum of five runs.
 fn cost(spec: &LinkSpec, standing: u64, flows: u64) -> f64 {
     (0..5).map(|_| once(spec, standing, flows)).fold(f64::INFINITY, f64::min)
 }
@@ -45,7 +45,7 @@ fn once(spec: &LinkSpec, standing: u64, flows: u64) -> f64 {
     let mut now_ns = 1_000_000_000;
     let began_ns = crate::clock::monotonic_ns();
     for number in 0..PACKETS {
-        // As from the data path: the segments of a super-packet arrive together.
+        // As in the datapath, the segments of a super-packet arrive together.
         now_ns += if number < standing || number % 16 > 0 { 0 } else { 16 * gap_ns };
         let Some(slot) = free.pop() else { continue };
         let flow = ((number / 16 % flows) as u32).wrapping_mul(0x9e37_79b1) >> 8;

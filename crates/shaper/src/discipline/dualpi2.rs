@@ -1,11 +1,11 @@
 //! DualPI2, the dual-queue coupled AQM (RFC 9332): a queue for L4S (L), a classic queue (C), and one PI controller
 //! for both, with the names of the RFC and of `net/sched/sch_dualpi2.c`.
 //!
-//! The controller's base probability is p', here `prob`. C packets are dropped or marked with p_C = p'^2, L packets
-//! marked with p_CL = k * p', and by the step. Where the RFC leaves a choice, this does what the kernel does.
+//! p' is the controller's base probability, here `prob`. C packets are dropped or marked with probability p_C = p'^2. L packets are marked
+//! with probability p_CL = k * p', and by the step. Where the RFC leaves a choice, this code follows the kernel.
 //!
-//! Differences from the kernel: `memory_limit` counts frames' bytes, not `skb->truesize`, and is none by default; the
-//! controller runs on the virtual time of the packets. Units: probabilities in 1/2^32, gains in 1/256 Hz, times in nanoseconds.
+//! Differences from the kernel: `memory_limit` counts the frames' bytes, not `skb->truesize`, and is off by default. The controller runs on
+//! the virtual time of the packets. Units: probabilities in 1/2^32, gains in 1/256 Hz, times in nanoseconds.
 
 use ccbench_proto::plan;
 use ccbench_proto::units::{Packets, Rate};
@@ -32,38 +32,38 @@ const GAIN_SCALE: i128 = 256 * 1_000_000_000;
 /// Parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Dualpi2Params {
-    /// Packets in both queues.
+    /// Maximum number of packets in both queues together.
     pub(crate) limit: u32,
     /// Target delay of the C queue.
     pub(crate) target_ns: u64,
-    /// Time between two updates of the probability.
+    /// Interval between updates of the probability.
     pub(crate) tupdate_ns: u64,
     /// Integral gain, 1/256 Hz.
     pub(crate) alpha: u32,
     /// Proportional gain, 1/256 Hz.
     pub(crate) beta: u32,
-    /// L packets with a longer sojourn time are marked.
+    /// Mark L packets whose sojourn time exceeds this.
     pub(crate) step_thresh_ns: u64,
-    /// Instead: L packets that leave more than this many behind are marked.
+    /// Instead of the time: mark L packets that leave more than this many packets behind.
     pub(crate) step_thresh_pkts: Option<u32>,
-    /// Only L packets that found at least this many in the L queue are marked by the step.
+    /// The step marks an L packet only if it found at least this many packets in the L queue.
     pub(crate) min_qlen_step: u32,
-    /// Bytes in both queues.
+    /// Maximum bytes in both queues together.
     pub(crate) memory_limit: Option<u64>,
-    /// All ECN-capable packets enter the L queue.
+    /// All ECN-capable packets enter the L queue, not only ECT(1) and CE.
     pub(crate) any_ect: bool,
     /// The coupling factor k.
     pub(crate) coupling_factor: u8,
-    /// When p_CL exceeds one, drop L packets too; otherwise let the queue overflow.
+    /// When p_CL exceeds one, drop L packets, too; otherwise let the queue overflow.
     pub(crate) drop_overload: bool,
     /// Apply the AQM at dequeue; otherwise at enqueue.
     pub(crate) drop_dequeue: bool,
-    /// Share of the C queue while both queues have packets, percent.
+    /// Share of the C queue while both queues have packets, in percent.
     pub(crate) c_protection: u8,
 }
 
 impl Default for Dualpi2Params {
-    /// The kernel's.
+    /// The kernel's defaults.
     fn default() -> Self {
         Self {
             limit: 10_000,
@@ -135,7 +135,7 @@ impl Discipline for plan::Dualpi2 {
     }
 }
 
-/// The keys that most plans leave out, as `tc` prints them, each with a space in front.
+/// Returns the less common keys as `tc` prints them, each with a leading space.
 fn rarer_keys_text(params: &Dualpi2Params) -> String {
     let Dualpi2Params { min_qlen_step, memory_limit, any_ect, .. } = *params;
     let step = match min_qlen_step {
@@ -154,13 +154,13 @@ pub(crate) struct Dualpi2 {
     c_queue: Fifo,
     l_queue: Fifo,
     random: Random,
-    /// When the probability is computed next; `None` before the first packet.
+    /// When the probability is updated next; `None` before the first packet.
     next_update_ns: Option<u64>,
     /// The base probability p' (`pi2_prob`).
     prob: u64,
     /// Queue delay at the last update.
     last_qdelay_ns: u64,
-    /// Weighted round robin of the queues: L is served unless it is positive.
+    /// Credit of the weighted round robin: L is served unless it is positive.
     c_protection_credit: i64,
     stats: QueueStats,
 }
@@ -173,7 +173,7 @@ impl Dualpi2 {
         frame_bytes: u32,
         random: Random,
     ) -> Self {
-        // `params.limit` is that of both queues together.
+        // `params.limit` limits both queues together.
         let fifo = || Fifo::new(FifoLimit::Packets(u64::MAX), capacity);
         let mut queue = Self {
             params,
@@ -191,7 +191,7 @@ impl Dualpi2 {
         queue
     }
 
-    /// `calculate_probability`, once per `tupdate`.
+    /// `calculate_probability`, called once per `tupdate`.
     fn calculate_probability(&mut self, at_ns: u64) {
         let (qdelay_c_ns, qdelay_l_ns) = self.qdelays_ns(at_ns);
         let qdelay_ns = qdelay_c_ns.max(qdelay_l_ns);
@@ -210,9 +210,9 @@ impl Dualpi2 {
         self.last_qdelay_ns = qdelay_ns;
     }
 
-    /// `must_drop`: whether the AQM drops `packet`; it may mark it instead. L is marked with the coupled probability
-    /// p_CL = k·p', C is marked or dropped with p_C = p'². In overload (p_CL > 1) L is dropped like C if
-    /// `drop_overload` is set. A backlog below two frames is never dropped or marked.
+    /// `must_drop`: returns whether the AQM drops `packet`; the AQM may mark it instead. L packets are marked with the coupled probability
+    /// p_CL = k·p', C packets are marked or dropped with p_C = p'². In overload (p_CL > 1), L packets are dropped like C packets if
+    /// `drop_overload` is set. Nothing is dropped or marked while the backlog is below two frames.
     fn must_drop(&mut self, packet: &mut Packet, is_l4s: bool) -> bool {
         if self.backlog().1 < 2 * u64::from(self.frame_bytes) {
             return false;
@@ -238,17 +238,17 @@ impl Dualpi2 {
         false
     }
 
-    /// `dualpi2_roll`: true with this probability.
+    /// `dualpi2_roll`: returns true with this probability.
     fn roll(&mut self, prob: u64) -> bool {
         (self.random.draw() >> 32) < prob
     }
 
-    /// True with the probability p_C = p'^2.
+    /// Returns true with the probability p_C = p'^2.
     fn roll_p_c(&mut self) -> bool {
         self.roll(self.prob) && self.roll(self.prob)
     }
 
-    /// `do_step_aqm`: whether a packet that has just left the L queue is above the threshold.
+    /// `do_step_aqm`: returns whether a packet that has just left the L queue exceeds the step threshold.
     fn is_above_step(&self, now_ns: u64, packet: &Packet) -> bool {
         match self.params.step_thresh_pkts {
             Some(packets) => self.l_queue.len() > packets as usize,
@@ -262,7 +262,7 @@ impl Dualpi2 {
         self.c_protection_credit = i64::from(self.frame_bytes) * (2 * share - 100);
     }
 
-    /// Sojourn times of the head packets of C and L at `now_ns`.
+    /// Returns the sojourn times of the head packets of C and L at `now_ns`.
     fn qdelays_ns(&self, now_ns: u64) -> (u64, u64) {
         let sojourn_ns = |fifo: &Fifo| fifo.head().map_or(0, |p| now_ns.saturating_sub(p.at_ns));
         (sojourn_ns(&self.c_queue), sojourn_ns(&self.l_queue))
@@ -328,11 +328,11 @@ impl PacketQueue for Dualpi2 {
             }
             let unmarked = !packet.marked;
             if is_l4s && packet.apply_step && self.is_above_step(now_ns, &packet) && packet.mark() {
-                // The kernel counts a packet again that the coupled AQM has marked before.
+                // The kernel counts a packet twice if the coupled AQM has marked it before.
                 self.stats.ecn_mark += u64::from(unmarked);
                 self.stats.step_mark += 1;
             }
-            // Only service that keeps the other queue waiting counts.
+            // Only service that makes the other queue wait counts.
             let (share, bytes) = (i64::from(self.params.c_protection), i64::from(packet.bytes));
             if is_l4s && self.c_queue.len() > 0 {
                 self.c_protection_credit += share * bytes;
@@ -367,14 +367,14 @@ impl PacketQueue for Dualpi2 {
         }
     }
 
-    /// Computes the probability at every update that is due by `now_ns`. The queues do not change between two
-    /// calls, so late updates have the same result as punctual ones.
+    /// Runs every update of the probability that is due by `now_ns`. The queues do not change between two calls, so late updates have the
+    /// same result as punctual ones.
     fn advance_to(&mut self, now_ns: u64) {
         let tupdate_ns = self.params.tupdate_ns.max(1);
         let mut at_ns = *self.next_update_ns.get_or_insert(now_ns + tupdate_ns);
         while at_ns <= now_ns {
             if self.prob == 0 && self.last_qdelay_ns == 0 && self.backlog().0 == 0 {
-                // An idle queue's probability stays zero.
+                // The probability of an idle queue stays zero.
                 at_ns += (now_ns - at_ns) / tupdate_ns * tupdate_ns;
             } else {
                 self.calculate_probability(at_ns);

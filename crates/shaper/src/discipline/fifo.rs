@@ -1,4 +1,4 @@
-//! First in, first out: pfifo, bfifo and their variants that drop from the head.
+//! First in, first out: pfifo, bfifo and their head-drop variants.
 
 use std::collections::VecDeque;
 
@@ -14,9 +14,9 @@ mod qdisc;
 /// Capacity of a [`Fifo`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FifoLimit {
-    /// Sum of the frames' bytes (`bfifo`).
+    /// Maximum sum of the frames' bytes (`bfifo`).
     Bytes(u64),
-    /// Number of frames (`pfifo`).
+    /// Maximum number of frames (`pfifo`).
     Packets(u64),
 }
 
@@ -97,8 +97,8 @@ impl Discipline for BfifoHeadDrop {
     }
 }
 
-/// A FIFO with a limit, the storage of most disciplines. As with `bfifo` under HTB, the limit counts the queued
-/// packets and not the one in transmission.
+/// A FIFO with a limit, which most disciplines use as storage. As with `bfifo` under HTB, the limit counts the queued packets but not the
+/// packet in transmission.
 #[derive(Debug)]
 pub(crate) struct Fifo {
     limit: FifoLimit,
@@ -124,7 +124,7 @@ impl Fifo {
         }
     }
 
-    /// Appends `packet` and drops from the head until it fits; a packet above the limit is dropped itself.
+    /// Appends `packet` and drops from the head until it fits. Drops `packet` itself if it is larger than the limit.
     fn enqueue_head_drop(&mut self, packet: Packet, dropped: &mut Vec<u32>) {
         let fits_alone = match self.limit {
             FifoLimit::Bytes(limit) => u64::from(packet.bytes) <= limit,
@@ -149,14 +149,14 @@ impl Fifo {
     pub(crate) fn dequeue(&mut self) -> Option<Packet> {
         let packet = self.packets.pop_front()?;
         if self.packets.is_empty() {
-            // Start at the front of the ring again: the cache has it, and the rest of the memory stays untouched.
+            // Restart at the front of the ring: it is in the cache, and the rest of the memory stays untouched.
             self.packets.clear();
         }
         self.bytes -= u64::from(packet.bytes);
         Some(packet)
     }
 
-    /// Takes the packet in this slot, wherever it is.
+    /// Removes the packet in this slot from anywhere in the queue.
     pub(crate) fn remove(&mut self, slot: u32) -> Option<Packet> {
         let place = self.packets.iter().position(|packet| packet.slot == slot)?;
         let packet = self.packets.remove(place)?;
@@ -164,7 +164,7 @@ impl Fifo {
         Some(packet)
     }
 
-    /// Changes the limit; packets beyond it stay.
+    /// Changes the limit. Packets beyond it stay.
     pub(crate) fn set_limit(&mut self, limit: FifoLimit) {
         self.limit = limit;
     }
@@ -215,7 +215,7 @@ pub(crate) type TailDrop = FifoQueue<false>;
 /// A FIFO that drops from the head when it is full (`pfifo_head_drop`, `bfifo_head_drop`).
 pub(crate) type HeadDrop = FifoQueue<true>;
 
-/// A [`Fifo`] as a discipline; `HEAD_DROP` is where it drops when it is full.
+/// A [`Fifo`] as a discipline. `HEAD_DROP`: whether it drops from the head when it is full.
 #[derive(Debug)]
 pub(crate) struct FifoQueue<const HEAD_DROP: bool>(Fifo);
 
@@ -306,7 +306,7 @@ mod tests {
         for (slot, bytes) in [(0, 1000), (1, 1000), (2, 1000), (3, 1500), (4, 3001), (5, 100)] {
             queue.enqueue_head_drop(packet(slot, bytes), &mut dropped);
         }
-        // 1500 bytes replace two packets; a packet above the limit is dropped alone.
+        // 1500 bytes replace two packets. A packet larger than the limit is dropped alone.
         assert_eq!(dropped, [0, 1, 4]);
         assert_eq!((queue.len(), queue.bytes()), (3, 2600));
     }

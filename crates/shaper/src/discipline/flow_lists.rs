@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// Two lists of flows' indices. A flow is in at most one of them.
+/// Two lists of flow indices. A flow is in at most one of them.
 #[derive(Debug)]
 pub(crate) struct FlowLists {
     new_flows: VecDeque<u32>,
@@ -10,7 +10,7 @@ pub(crate) struct FlowLists {
 }
 
 impl FlowLists {
-    /// Never allocates for indices below `flows`.
+    /// Creates empty lists that never allocate for indices below `flows`.
     pub(crate) fn new(flows: usize) -> Self {
         Self {
             new_flows: VecDeque::with_capacity(flows),
@@ -24,7 +24,7 @@ impl FlowLists {
         self.new_flows.push_back(flow);
     }
 
-    /// The flow to serve, and whether it is in `new_flows`.
+    /// Returns the flow to serve, and whether it is in `new_flows`.
     #[inline]
     pub(crate) fn head(&self) -> Option<(u32, bool)> {
         match self.new_flows.front() {
@@ -41,8 +41,8 @@ impl FlowLists {
         }
     }
 
-    /// The flow to serve is empty: moves it to the end of `old_flows` if `keep`, else removes it. Returns whether
-    /// it is still listed. A new flow is kept, so that it cannot be new again at once and starve the others.
+    /// Retires the flow to serve, which is empty: moves it to the end of `old_flows` if `keep`, else removes it. Returns whether it is
+    /// still listed. A new flow is kept, so that it cannot become new again at once and starve the others.
     #[inline]
     pub(crate) fn retire_head(&mut self, keep: bool) -> bool {
         if keep {

@@ -2,7 +2,7 @@
 
 use crate::datapath::packet::Packet;
 
-/// The packets of all queues, in an array indexed by slots of the arena.
+/// The packets of all queues, indexed by slot of the arena.
 #[derive(Debug)]
 pub(crate) struct PacketPool {
     packets: Vec<Packet>,
@@ -19,7 +19,7 @@ pub(crate) struct FlowQueue {
 }
 
 impl PacketPool {
-    /// For slots below `capacity`.
+    /// Creates a pool for slots below `capacity`.
     pub(crate) fn new(capacity: usize) -> Self {
         Self { packets: vec![Packet::default(); capacity], next: vec![0; capacity] }
     }
@@ -50,7 +50,7 @@ impl PacketPool {
         Some(packet)
     }
 
-    /// Takes the packet in this slot, wherever it is in the queue.
+    /// Removes the packet in this slot from anywhere in the queue.
     pub(crate) fn remove(&mut self, queue: &mut FlowQueue, slot: u32) -> Option<Packet> {
         let (mut before, mut at) = (None, queue.head);
         for _ in 0..queue.len {

@@ -1,7 +1,7 @@
 //! FQ, with the names of `net/sched/sch_fq.c`, as the kernel treats forwarded packets.
 //!
-//! Differences from the kernel: no pacing (packets of other hosts carry no departure time), one band, no
-//! horizon; flows are entries of a table, found by the hash under `orphan_mask`, not nodes of a tree.
+//! Differences from the kernel: no pacing, because packets of other hosts carry no departure time; one band; no horizon. Flows are entries
+//! of a table, indexed by the hash under `orphan_mask`, not nodes of a tree.
 
 use ccbench_proto::plan;
 use ccbench_proto::units::{Micros, Rate};
@@ -17,30 +17,30 @@ use crate::qdisc::{BadQueue, Qdisc, limit_packets, size};
 
 mod qdisc;
 
-/// A flow that was empty for longer gets a new quantum (`flow_refill_delay`).
+/// A flow that has been empty for longer than this gets a new quantum (`flow_refill_delay`).
 const FLOW_REFILL_DELAY_NS: u64 = 40_000_000;
-/// Limit of the flows that `orphan_mask` can tell apart, for the memory that they take.
+/// Maximum number of flows that `orphan_mask` can distinguish, because each takes memory.
 const MAX_FLOWS: u32 = 1 << 16;
 
 /// Parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FqParams {
-    /// Packets in all queues.
+    /// Maximum number of packets in all queues together.
     pub(crate) limit: u32,
-    /// Packets in the queue of one flow.
+    /// Maximum number of packets of one flow.
     pub(crate) flow_limit: u32,
-    /// The bits of the hash that tell flows apart; 0 makes a single queue.
+    /// The bits of the hash that distinguish flows; 0 makes a single queue.
     pub(crate) orphan_mask: u32,
-    /// Mark ECN-capable packets with a longer sojourn time.
+    /// Mark ECN-capable packets whose sojourn time exceeds this.
     pub(crate) ce_threshold_ns: Option<u64>,
-    /// Bytes that a flow's credit grows by in each round; `None`: two frames.
+    /// Bytes added to a flow's credit in each round; `None`: two frames.
     pub(crate) quantum: Option<u32>,
-    /// Bytes of a flow's first credit; `None`: ten frames.
+    /// A flow's initial credit, bytes; `None`: ten frames.
     pub(crate) initial_quantum: Option<u32>,
 }
 
 impl Default for FqParams {
-    /// The kernel's.
+    /// The kernel's defaults.
     fn default() -> Self {
         Self {
             limit: 10_000,
@@ -68,7 +68,7 @@ impl Discipline for plan::Fq {
             return Err(BadQueue::new(what, "give the flows or the link a rate instead"));
         }
         let default = FqParams::default();
-        // More buckets do not merge flows, but the plan promises a single queue for one.
+        // More buckets do not merge flows, but a plan with one bucket gets a single queue.
         let single = buckets.map(qdisc::buckets_log).transpose()? == Some(0);
         Ok(QueueParams::Fq(FqParams {
             limit: limit.map_or(Ok(default.limit), limit_packets)?,
@@ -85,12 +85,12 @@ impl Discipline for plan::Fq {
     }
 }
 
-/// A number of bytes, or this number of frames.
+/// Returns this number of bytes or, by default, of frames.
 fn bytes_or(bytes: Option<u32>, (frames, frame_bytes): (i64, u32)) -> i64 {
     bytes.map_or(frames * i64::from(frame_bytes.max(1)), i64::from).max(1)
 }
 
-/// A number of bytes as `tc` prints it, with a space in front.
+/// Returns a number of bytes as `tc` prints it, with a leading space.
 fn bytes_text(name: &'static str, bytes: Option<u32>) -> String {
     bytes.map_or(String::new(), |bytes| format!(" {name} {bytes}b"))
 }
@@ -99,9 +99,9 @@ fn bytes_text(name: &'static str, bytes: Option<u32>) -> String {
 #[derive(Debug, Clone, Copy)]
 struct Flow {
     queue: FlowQueue,
-    /// Bytes that it may still send in this round.
+    /// Bytes that the flow may still send in this round.
     credit: i64,
-    /// In `new_flows` or `old_flows`.
+    /// Whether it is in `new_flows` or `old_flows`.
     listed: bool,
     /// When its last packet left.
     age_ns: u64,
@@ -209,7 +209,7 @@ impl PacketQueue for Fq {
         Some(packet)
     }
 
-    /// Unlike the kernel, which dequeues packets to drop them, this drops from the longest flow.
+    /// Drops from the fattest flow. The kernel dequeues packets to drop them.
     fn set_params(&mut self, params: FqParams, dropped: &mut Vec<u32>) {
         let orphan_mask = self.params.orphan_mask;
         self.params = FqParams { orphan_mask, ..params };
@@ -334,7 +334,7 @@ mod tests {
         queue.enqueue(Packet { ecn: Ecn::NotEct, ..packet(3, 1) }, &mut Vec::new());
         let marked = [4_000_000, 5_000_000, 5_000_001, 9_000_000]
             .map(|now_ns| queue.dequeue(now_ns, &mut Vec::new()).unwrap().marked);
-        // The last one is not ECN-capable and passes unmarked, as in the kernel.
+        // The last packet is not ECN-capable and passes unmarked, as in the kernel.
         assert_eq!(marked, [false, false, true, false]);
         assert_eq!((queue.stats(0).ce_mark, queue.stats(0).dropped()), (1, 0));
     }

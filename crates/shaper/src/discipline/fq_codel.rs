@@ -1,8 +1,8 @@
-//! FQ-CoDel (RFC 8290), with the names of `net/sched/sch_fq_codel.c`: deficit round robin over hashed flows, each
-//! with CoDel of its own, new flows first.
+//! FQ-CoDel (RFC 8290), with the names of `net/sched/sch_fq_codel.c`: deficit round robin over hashed flows, new flows first. Each flow has
+//! its own CoDel.
 //!
-//! Differences from the kernel: a packet's flow is its hash modulo `flows`, not `reciprocal_scale`;
-//! `memory_limit` counts frames' bytes, not `skb->truesize`.
+//! Differences from the kernel: a packet's flow is its hash modulo `flows`, not `reciprocal_scale`. `memory_limit` counts the frames'
+//! bytes, not `skb->truesize`.
 
 use ccbench_proto::plan;
 use ccbench_proto::units::Rate;
@@ -21,22 +21,22 @@ mod qdisc;
 /// Parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FqCodelParams {
-    /// Packets in all queues.
+    /// Maximum number of packets in all queues together.
     pub(crate) limit: u32,
     /// Number of queues.
     pub(crate) flows: u32,
-    /// Bytes that a flow's deficit grows by in each round; `None`: one frame.
+    /// Bytes added to a flow's deficit in each round; `None`: one frame.
     pub(crate) quantum: Option<u32>,
-    /// Bytes in all queues.
+    /// Maximum bytes in all queues together.
     pub(crate) memory_limit: u64,
-    /// Packets dropped at once from the longest flow (`drop_batch_size`): to find it takes a look at all flows.
+    /// Packets dropped at once from the fattest flow (`drop_batch_size`), because finding it means scanning all flows.
     pub(crate) drop_batch: u32,
-    /// CoDel's, of each flow.
+    /// CoDel parameters of each flow.
     pub(crate) codel: CodelParams,
 }
 
 impl Default for FqCodelParams {
-    /// The kernel's.
+    /// The kernel's defaults.
     fn default() -> Self {
         Self {
             limit: 10_240,
@@ -92,7 +92,7 @@ impl Discipline for plan::FqCodel {
     }
 }
 
-/// Bytes that a flow's deficit grows by in each round.
+/// Returns the bytes added to a flow's deficit in each round.
 fn quantum(params: &FqCodelParams, frame_bytes: u32) -> i64 {
     i64::from(params.quantum.unwrap_or(frame_bytes).max(1))
 }
@@ -103,7 +103,7 @@ struct Flow {
     queue: FlowQueue,
     cvars: CodelVars,
     deficit: i64,
-    /// In `new_flows` or `old_flows`.
+    /// Whether it is in `new_flows` or `old_flows`.
     listed: bool,
 }
 
@@ -121,7 +121,7 @@ pub(crate) struct FqCodel {
     stats: QueueStats,
 }
 
-/// A flow's queue, as CoDel takes packets from it.
+/// A flow's queue as the source of packets for CoDel.
 struct FlowSource<'a> {
     pool: &'a mut PacketPool,
     queue: &'a mut FlowQueue,
@@ -136,7 +136,7 @@ impl PacketSource for FlowSource<'_> {
         *self.bytes -= u64::from(packet.bytes);
         Some(packet)
     }
-    // Of all flows, as in the kernel: CoDel leaves a short flow alone only if the whole queue is short.
+    // The backlog of all flows, as in the kernel: CoDel spares a short flow only if the whole queue is short.
     fn backlog_bytes(&self) -> u64 {
         *self.bytes
     }
@@ -159,8 +159,8 @@ impl FqCodel {
         }
     }
 
-    /// `fq_codel_drop`: drops a batch, at most half of its bytes, from the head of the flow with most bytes. Its CoDel counts
-    /// them as its own drops.
+    /// `fq_codel_drop`: drops a batch from the head of the flow with the most bytes, at most half of its bytes. The flow's CoDel counts
+    /// these drops as its own.
     fn drop_batch(&mut self, dropped: &mut Vec<u32>) -> u64 {
         let Some(flow) = self.flows.iter_mut().max_by_key(|flow| flow.queue.bytes()) else {
             return 0;
@@ -243,7 +243,7 @@ impl PacketQueue for FqCodel {
         Some(packet)
     }
 
-    /// Unlike the kernel, which dequeues packets to drop them, this drops from the longest flow.
+    /// Drops from the fattest flow. The kernel dequeues packets to drop them.
     fn set_params(&mut self, params: FqCodelParams, dropped: &mut Vec<u32>) {
         let flows = self.params.flows;
         self.params = FqCodelParams { flows, ..params };
@@ -396,7 +396,7 @@ mod tests {
         }
         let mut marked = Vec::new();
         for ms in 1..400_u64 {
-            // A flow without a standing queue.
+            // A flow that has no standing queue.
             let fresh =
                 Packet { ecn: Ecn::Ect0, at_ns: ms * MS, ..packet(1000 + ms as u32, 2, 60) };
             queue.enqueue(fresh, &mut dropped);

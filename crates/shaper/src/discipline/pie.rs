@@ -1,8 +1,7 @@
-//! PIE (RFC 8033), with the names of `net/sched/sch_pie.c` and the queue delay from timestamps (`dq_rate_estimator`
-//! off).
+//! PIE (RFC 8033), with the names of `net/sched/sch_pie.c`. The queue delay comes from timestamps (`dq_rate_estimator` off).
 //!
-//! Differences from the kernel: probabilities are floating point, not 64-bit integers; the timer runs on
-//! the virtual time of the packets, so a late thread makes the same decisions.
+//! Differences from the kernel: probabilities are floating point, not 64-bit integers. The timer runs on the virtual time of the packets,
+//! so a late thread makes the same decisions.
 
 use ccbench_proto::plan;
 use ccbench_proto::units::Rate;
@@ -20,29 +19,29 @@ use crate::qdisc::{BadQueue, Qdisc, limit_packets};
 
 mod qdisc;
 
-/// `MAX_BURST`: how long a queue may be above the target before packets are dropped.
+/// `MAX_BURST`: how long the queue may stay above the target before packets are dropped.
 const MAX_BURST_NS: u64 = 150_000_000;
-/// Above this queue delay the probability grows by another 2 % in each update.
+/// Above this queue delay, each update adds another 2 % to the probability.
 const HIGH_QDELAY_NS: u64 = 250_000_000;
-/// Smaller probabilities become zero: the resolution of the kernel's integers.
+/// Smaller probabilities become zero, the resolution of the kernel's integers.
 const MIN_PROB: f64 = 1.0 / (1_u64 << 56) as f64;
 
 /// Parameters (`struct pie_params`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PieParams {
-    /// Packets.
+    /// Maximum number of packets.
     pub(crate) limit: u32,
     /// Target queue delay.
     pub(crate) target_ns: u64,
-    /// Time between two updates of the probability.
+    /// Interval between updates of the probability.
     pub(crate) tupdate_ns: u64,
     /// Integral gain, 1/16 Hz.
     pub(crate) alpha: u32,
     /// Proportional gain, 1/16 Hz.
     pub(crate) beta: u32,
-    /// Mark ECN-capable packets instead of dropping them while the probability is at most 10 %.
+    /// Mark ECN-capable packets instead of dropping them, as long as the probability is at most 10 %.
     pub(crate) ecn: bool,
-    /// Scale the probability with the size of the packet.
+    /// Scale the probability with the packet's size.
     pub(crate) bytemode: bool,
 }
 
@@ -95,19 +94,19 @@ pub(crate) struct Pie {
     frame_bytes: u32,
     fifo: Fifo,
     random: Random,
-    /// When the probability is computed next; `None` before the first packet.
+    /// When the probability is updated next; `None` before the first packet.
     next_update_ns: Option<u64>,
     /// Drop probability.
     prob: f64,
-    /// Sum of the probabilities since the last drop.
+    /// Accumulated probability since the last drop.
     accu_prob: f64,
-    /// What is left of the burst allowance.
+    /// Remaining burst allowance.
     burst_time_ns: u64,
-    /// Sojourn time of the packet that left last; 0 if the queue was empty then.
+    /// Sojourn time of the last packet that left; 0 if the queue was empty then.
     qdelay_ns: u64,
     /// `qdelay_ns` at the last update.
     qdelay_old_ns: u64,
-    /// When a packet left last; `None` after a reset.
+    /// When the last packet left; `None` after a reset.
     dq_tstamp_ns: Option<u64>,
     stats: QueueStats,
 }
@@ -136,7 +135,7 @@ impl Pie {
         }
     }
 
-    /// `pie_drop_early`: whether to drop or mark an arriving packet.
+    /// `pie_drop_early`: returns whether to drop or mark an arriving packet.
     fn drop_early(&mut self, bytes: u32) -> bool {
         let low_delay = self.qdelay_ns < self.params.target_ns / 2 && self.prob < 0.2;
         let short = self.fifo.bytes() < 2 * u64::from(self.frame_bytes);
@@ -148,7 +147,7 @@ impl Pie {
         } else {
             self.prob
         };
-        // Derandomization (RFC 8033, section 5.4): bounds the distance between two drops on both sides.
+        // Derandomization (RFC 8033, section 5.4) bounds the distance between two drops from below and above.
         self.accu_prob = if prob == 0.0 { 0.0 } else { self.accu_prob + prob };
         if self.accu_prob < 0.85 {
             return false;
@@ -166,7 +165,7 @@ impl Pie {
     /// `pie_calculate_probability`, once per `tupdate`.
     fn calculate_probability(&mut self) {
         let (qdelay_ns, qdelay_old_ns) = (self.qdelay_ns, self.qdelay_old_ns);
-        // False before the first departure from a queue that is not empty.
+        // False until the first packet has left, unless the queue is empty.
         let update_prob = qdelay_ns != 0 || self.fifo.bytes() == 0;
         let seconds = |a: u64, b: u64| (a as f64 - b as f64) / 1e9;
         let unscaled = f64::from(self.params.alpha) / 16.0
@@ -196,7 +195,7 @@ impl Pie {
     }
 }
 
-/// Factor of both gains at a low probability (RFC 8033, section 4.2).
+/// Returns the factor for both gains, which is small at a low probability (RFC 8033, section 4.2).
 fn gain_scale(prob: f64) -> f64 {
     match prob {
         p if p < 0.000_001 => 1.0 / 2048.0,
@@ -264,7 +263,7 @@ impl PacketQueue for Pie {
         while at_ns <= now_ns {
             let idle = self.fifo.len() == 0 && self.qdelay_ns == 0 && self.qdelay_old_ns == 0;
             if idle && self.prob == 0.0 {
-                // All further updates of an idle queue have the same result.
+                // Further updates of an idle queue change nothing.
                 self.calculate_probability();
                 at_ns += (now_ns - at_ns) / tupdate_ns * tupdate_ns;
             } else {
@@ -329,8 +328,8 @@ mod tests {
         Packet { slot, bytes, ecn, at_ns, ..Packet::default() }
     }
 
-    /// A constant rate of arrivals, one packet leaving per millisecond. Returns the mean probability, the mean
-    /// delay (ms) and the share dropped or marked over the last half.
+    /// Packets arrive at a constant rate, and one leaves per millisecond. Returns the mean probability, the mean delay (ms) and the share
+    /// of packets dropped or marked, each over the last half.
     fn overload(params: PieParams, percent: u64, bytes: u32, ecn: Ecn, ms: u64) -> (f64, f64, f64) {
         let mut queue = pie(params);
         let (mut dropped, mut slot, mut credit) = (Vec::new(), 0, 0);
@@ -361,14 +360,13 @@ mod tests {
 
     #[test]
     fn steady_overload_drops_the_excess_and_holds_the_target() {
-        // 120 % and 105 %: the excess is 1 - 1/1.2 and 1 - 1/1.05.
+        // At 120 % and 105 % of the rate, the excess is 1 - 1/1.2 and 1 - 1/1.05.
         for (percent, excess) in [(120, 1.0 - 1.0 / 1.2), (105, 1.0 - 1.0 / 1.05)] {
             let (prob, delay, gone) =
                 overload(PieParams::default(), percent, 1500, Ecn::NotEct, 200_000);
             assert!((gone - excess).abs() < 0.01, "{percent}: dropped {gone} of {excess}");
             assert!((delay - 15.0).abs() < 1.5, "{percent}: delay {delay}");
-            // Derandomization spaces drops: none for 0.85/p packets after a drop, then one in 1/p. The mean
-            // distance is (0.85 + 1)/p.
+            // Derandomization spaces drops: none for 0.85/p packets after a drop, then one in 1/p. The mean distance is (0.85 + 1)/p.
             let wanted = excess * 1.85;
             assert!((prob / wanted - 1.0).abs() < 0.12, "{percent}: probability {prob}, {wanted}");
         }
@@ -376,7 +374,7 @@ mod tests {
 
     #[test]
     fn gains_scale_with_probability() {
-        // One update from a given state: 25 ms of delay, no change of it.
+        // One update from a given state: a constant delay of 25 ms.
         for (prob, scale) in
             [(0.5, 1.0), (0.05, 2.0), (0.005, 8.0), (5e-4, 32.0), (5e-5, 128.0), (5e-6, 512.0)]
         {
@@ -407,7 +405,7 @@ mod tests {
         queue.qdelay_ns = 300 * MS;
         queue.qdelay_old_ns = 300 * MS;
         queue.calculate_probability();
-        // 0.125 x 0.285 is 3.6 %, cut to 2, and 2 more.
+        // 0.125 x 0.285 is 3.6 %, limited to 2 %; the high delay adds 2 %.
         assert!((queue.prob - 0.16).abs() < 1e-12);
         // An idle queue's probability also decays by 1/64.
         (queue.qdelay_ns, queue.qdelay_old_ns) = (0, 0);

@@ -1,9 +1,8 @@
-//! RED (Floyd and Jacobson 1993; Floyd, Gummadi and Shenker 2001 for the adaptive one), with the names of
-//! `net/sched/sch_red.c` and `include/net/red.h`, over a FIFO limited in bytes.
+//! RED (Floyd and Jacobson 1993) and Adaptive RED (Floyd, Gummadi and Shenker 2001) over a FIFO limited in bytes, with the names of
+//! `net/sched/sch_red.c` and `include/net/red.h`.
 //!
-//! Differences from the kernel: qavg and probabilities are floating point, not fixed-point integers and tables; the
-//! average during idle time is computed with the exact power of the weight; the adaptation runs on the virtual
-//! time of the packets.
+//! Differences from the kernel: qavg and probabilities are floating point, not fixed-point integers and tables. The average after idle time
+//! uses the exact power of the weight. The adaptation runs on the virtual time of the packets.
 
 use ccbench_proto::plan;
 use ccbench_proto::units::{Ppm, Rate};
@@ -26,21 +25,21 @@ const ADAPT_NS: u64 = 500_000_000;
 /// Parameters (`struct red_parms`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RedParams {
-    /// Bytes.
+    /// Maximum bytes.
     pub(crate) limit: u64,
-    /// Average queue from which packets are marked or dropped, bytes.
+    /// Average queue from which packets are marked or dropped at random, bytes.
     pub(crate) qth_min: u64,
     /// Average queue from which all packets are marked or dropped, bytes.
     pub(crate) qth_max: u64,
     /// Probability just below `qth_max`, parts per million.
     pub(crate) max_p_ppm: u32,
-    /// The weight of a packet in the average is 2^-Wlog.
+    /// A packet has weight 2^-Wlog in the average.
     pub(crate) wlog: u32,
-    /// Transmission time of an average packet: idle time counts as this many empty packets.
+    /// Transmission time of an average packet. Idle time counts as that many arrivals at an empty queue.
     pub(crate) packet_time_ns: u64,
     /// Mark ECN-capable packets instead of dropping them.
     pub(crate) ecn: bool,
-    /// From `qth_max` on drop ECN-capable packets too.
+    /// From `qth_max` on, drop ECN-capable packets, too.
     pub(crate) harddrop: bool,
     /// Adapt `max_p` between 1 % and 50 %.
     pub(crate) adaptive: bool,
@@ -106,7 +105,7 @@ pub(crate) struct Red {
     max_p: f64,
     /// Packets since the last mark or drop; `None` below `qth_min` and from `qth_max` on.
     qcount: Option<u32>,
-    /// Random number from 0 to 1: the next packet for which `qcount` times the probability reaches it is marked.
+    /// Random number from 0 to 1. The next packet is marked for which `qcount` times the probability reaches it.
     qr: f64,
     /// When the queue was first found empty.
     qidlestart_ns: Option<u64>,
@@ -148,7 +147,7 @@ impl Red {
             return Action::DontMark;
         };
         self.qcount = Some(qcount + 1);
-        // Uniform distances between marks, from 1 to 1/p packets (Floyd and Jacobson's method 2).
+        // Distances between marks are uniform from 1 to 1/p packets (Floyd and Jacobson's method 2).
         if self.prob() * f64::from(qcount + 1) < self.qr {
             return Action::DontMark;
         }
@@ -157,7 +156,7 @@ impl Red {
         Action::ProbMark
     }
 
-    /// The probability at the present average.
+    /// Returns the probability at the current average.
     fn prob(&self) -> f64 {
         let (qth_min, qth_max) = (self.params.qth_min as f64, self.params.qth_max as f64);
         let qth_delta = (qth_max - qth_min).max(1.0);
@@ -168,10 +167,10 @@ impl Red {
         }
     }
 
-    /// `red_calc_qavg_from_idle_time`: the average after `idle_ns` of an empty queue.
+    /// `red_calc_qavg_from_idle_time`: returns the average after the queue has been empty for `idle_ns`.
     fn qavg_from_idle_time(&self, idle_ns: u64) -> f64 {
         let packets = idle_ns as f64 / self.params.packet_time_ns.max(1) as f64;
-        // Not the system's libm, which rounds differently from one machine to another.
+        // Not the system's libm, whose rounding differs between machines.
         self.qavg * libm::pow(1.0 - self.weight, packets)
     }
 
@@ -183,7 +182,7 @@ impl Red {
         };
         let (qth_min, qth_max) = (self.params.qth_min as f64, self.params.qth_max as f64);
         let fifth = (qth_max - qth_min) / 5.0;
-        // The target is from 2/5 to 3/5 of the range.
+        // The target range is from 2/5 to 3/5 of the way between the thresholds.
         if qavg > qth_min + 3.0 * fifth && self.max_p <= 0.5 {
             self.max_p += (self.max_p / 4.0).min(0.01);
         } else if qavg < qth_min + 2.0 * fifth && self.max_p >= 0.01 {
@@ -233,8 +232,8 @@ impl PacketQueue for Red {
         self.fifo.remove(slot)
     }
 
-    /// Unlike `red_change`, which drops all packets and starts the average at zero, this keeps both. The distance to the next mark
-    /// starts again.
+    /// Keeps the queue and the average, unlike `red_change`, which drops all packets and resets the average to zero. The distance to the
+    /// next mark starts again.
     fn set_params(&mut self, params: RedParams, _dropped: &mut Vec<u32>) {
         self.params = params;
         self.fifo.set_limit(FifoLimit::Bytes(params.limit));
@@ -315,7 +314,7 @@ mod tests {
         Red::new(params, 4096, Random::new(5, Purpose::Queue(0)))
     }
 
-    /// A queue that holds `bytes`, with the same average.
+    /// Returns a queue of `bytes`, with the same average.
     fn standing(params: RedParams, bytes: u64) -> Red {
         let mut queue = red(params);
         for slot in 0..bytes / 1000 {
@@ -329,7 +328,7 @@ mod tests {
         Packet { slot, bytes: 1000, ecn, ..Packet::default() }
     }
 
-    /// Distances of marks while the average stays.
+    /// Returns the distances between marks at a constant average.
     fn distances(params: RedParams, bytes: u64, packets: u32) -> Vec<u32> {
         let mut queue = standing(params, bytes);
         let (mut all, mut since) = (Vec::new(), 0);
@@ -347,7 +346,7 @@ mod tests {
     fn probability_is_linear_between_thresholds() {
         for (bytes, prob) in [(29_999, 0.0), (36_000, 0.01), (60_000, 0.05), (84_000, 0.09)] {
             assert!((standing(PARAMS, 0).at(bytes) - prob).abs() < 1e-9, "{bytes}");
-            // Uniform from 1 to 1/p: on average one in (1/p + 1)/2.
+            // Uniform from 1 to 1/p, hence one mark per (1/p + 1)/2 packets on average.
             let found = distances(PARAMS, bytes / 1000 * 1000, 400_000).len() as f64 / 400_000.0;
             let wanted = if prob == 0.0 { 0.0 } else { 2.0 / (1.0 / prob + 1.0) };
             assert!((found - wanted).abs() <= 0.03 * wanted, "{bytes}: {found} {wanted}");
@@ -364,7 +363,7 @@ mod tests {
 
     #[test]
     fn distances_between_marks_are_uniform() {
-        // p = 0.05: from 1 to 20, each as often as any other.
+        // p = 0.05: distances from 1 to 20, all equally likely.
         let all = distances(PARAMS, 60_000, 1_000_000);
         assert!(all.iter().all(|d| (1..=20).contains(d)), "{:?}", all.iter().max());
         for distance in 1..=20 {
@@ -386,7 +385,7 @@ mod tests {
         assert!((queue.qavg - wanted).abs() < 1e-6);
         while queue.dequeue(7, &mut Vec::new()).is_some() {}
         queue.dequeue(9_000_000, &mut Vec::new());
-        // Idle since 7 ns, when it was first found empty: the time of 512 packets.
+        // Idle since 7 ns, when the queue was first found empty, for the transmission time of 512 packets.
         let late = Packet { at_ns: 512_000_007, ..packet(1, Ecn::NotEct) };
         queue.enqueue(late, &mut Vec::new());
         assert!((queue.qavg - wanted * (1.0 - w).powi(512)).abs() < 1e-6);

@@ -1,4 +1,4 @@
-//! Converts the counters of a listed qdisc or class to a row of `qdisc_samples`. Without I/O.
+//! Converts the counters of a listed qdisc or class to a row of `qdisc_samples`. Does no I/O.
 
 use ccbench_proto::wire::QdiscSample;
 
@@ -10,7 +10,7 @@ const TCA_STATS_QUEUE: u16 = 3;
 const TCA_STATS_APP: u16 = 4;
 const TCA_STATS_PKT64: u16 = 8;
 
-/// Fills in everything but time, link and interface. `class`: `listed` is a class.
+/// Fills in all columns but time, link and interface. `class`: `listed` is a class.
 pub(crate) fn fill_row(listed: &Listed<'_>, class: bool, into: &mut QdiscSample) {
     let kind = listed.kind();
     into.handle = handle_text(listed.handle);
@@ -41,7 +41,7 @@ fn general(stats: Attrs<'_>, into: &mut QdiscSample) {
         into.sent_bytes = u64_at(basic, 0).unwrap_or(0);
         into.sent_pkts = word(basic, 8).unwrap_or(0);
     }
-    // The 32-bit count above wraps within minutes at 10 Gbit/s; kernels from 5.5 have this one too.
+    // The 32-bit counter above wraps within minutes at 10 Gbit/s. Kernels from 5.5 have this 64-bit counter, too.
     if let Some(packets) = stats.clone().find_kind(TCA_STATS_PKT64).and_then(|v| u64_at(v, 0)) {
         into.sent_pkts = packets;
     }
@@ -74,7 +74,7 @@ mod tests {
     const TCA_CAKE_TIN_STATS_ACKS_DROPPED_PACKETS: u16 = 6;
     const TCA_CAKE_TIN_STATS_ECN_MARKED_PACKETS: u16 = 8;
 
-    /// The body of a listed qdisc with these options and own statistics.
+    /// Returns the body of a listed qdisc with these options and statistics of its own.
     fn body(kind: &str, options: &[u8], own: &[u8]) -> Vec<u8> {
         let mut basic = 7_000_000_000_u64.to_ne_bytes().to_vec();
         basic.extend(5_u32.to_ne_bytes());
@@ -102,7 +102,7 @@ mod tests {
         row
     }
 
-    /// Words 100, 101, 102 ... as a structure of the kernel's.
+    /// Returns a kernel structure that consists of the words 100, 101, 102 ...
     fn words(count: u32) -> Vec<u8> {
         (100..100 + count).flat_map(u32::to_ne_bytes).collect()
     }

@@ -16,7 +16,7 @@ use crate::datapath::random::Purpose;
 
 const US: u64 = 1_000;
 
-/// One of each, small enough for all limits to be reached.
+/// One queue of each kind, small enough to reach all limits.
 fn specs() -> Vec<QueueParams> {
     let codel = codel::CodelParams {
         target_ns: 500 * US,
@@ -98,7 +98,7 @@ fn ecn(number: u64) -> Ecn {
 }
 
 proptest! {
-    /// Every packet leaves once, in its flow's order and unchanged but for a mark, or is counted as dropped.
+    /// Every packet leaves once, in its flow's order and unchanged except for a mark, or is counted as dropped.
     #[test]
     fn packets_are_conserved_and_flows_keep_their_order(
         which in 0..specs().len(),
@@ -148,7 +148,7 @@ proptest! {
             };
             prop_assert!(right, "{packet:?}");
         }
-        // DualPI2 keeps the order of what shares its queue.
+        // DualPI2 keeps the order of the packets in each of its queues.
         let is_low = |p: &Packet| matches!(sent[p.slot as usize].ecn, Ecn::Ect1 | Ecn::Ce);
         for flow in 0..4 {
             for low in [false, true] {
@@ -162,7 +162,7 @@ proptest! {
         }
     }
 
-    /// A packet that is taken out of any place leaves the others as they were.
+    /// Removing a packet from any place leaves the others unchanged.
     #[test]
     fn removed_packets_are_gone_and_no_others(
         which in 0..specs().len(),
@@ -190,7 +190,7 @@ proptest! {
         prop_assert!(out.is_empty(), "{:?}", out);
     }
 
-    /// With any parameters of a plan: every packet is counted, nothing panics, the limits hold.
+    /// With any parameters that a plan may have: every packet is counted, nothing panics, the limits hold.
     #[test]
     fn any_parameters_conserve_packets(
         kind in 0..8,
@@ -222,7 +222,7 @@ proptest! {
         prop_assert_eq!(out, (0..events.len() as u32).collect::<Vec<_>>());
     }
 
-    /// A thread that is scheduled late decides the same.
+    /// A thread that is scheduled late makes the same decisions.
     #[test]
     fn decisions_depend_only_on_packet_times(
         which in 0..specs().len(),
@@ -257,8 +257,8 @@ proptest! {
     }
 }
 
-/// Arrivals of 12 Mbit/s in frames of 1500 bytes at a line of 10 Mbit/s, every fourth frame ECT(1), Not-ECT,
-/// ECT(0) and CE; then none. Returns the dropped packets (`-`), then the marked ones (`*`) in the order of departure.
+/// Frames of 1500 bytes arrive at 12 Mbit/s at a line of 10 Mbit/s, in turn ECT(1), Not-ECT, ECT(0) and CE; then none. Returns the dropped
+/// packets (`-`), then the marked ones (`*`) in order of departure.
 fn signals(queue: QueueParams) -> String {
     let spec = LinkSpec { seed: 7, ..LinkSpec::rated(10_000_000, queue) };
     let mut link = LinkModel::new(&spec, 400, 1514);
@@ -286,7 +286,7 @@ fn signals(queue: QueueParams) -> String {
     [dropped, marked].concat().join(" ")
 }
 
-/// A queue of this kind with parameters made from these numbers, within what a plan may have.
+/// Makes a queue of this kind from these numbers, with parameters that a plan may have.
 fn any_spec(
     kind: i32,
     (limit, small, any): (u32, u32, u32),
@@ -295,7 +295,7 @@ fn any_spec(
 ) -> QueueParams {
     let bytes = u64::from(limit) * 100 + 1514;
     let ce_threshold_ns = a.then_some(other_ns % 5_000_000);
-    // Short times too, or no codel would ever act.
+    // Short times as well, so that CoDel acts at all.
     let (time_ns, other_ns) = if b {
         (time_ns % 3_000_000 + 1_000, other_ns % 9_000_000 + 1_000)
     } else {
@@ -358,7 +358,7 @@ fn any_spec(
     }
 }
 
-/// The same for DualPI2.
+/// As [`any_spec`], for DualPI2.
 fn any_dualpi2(
     (limit, small, any): (u32, u32, u32),
     (time_ns, other_ns): (u64, u64),
@@ -382,7 +382,7 @@ fn any_dualpi2(
     }
 }
 
-/// PIE that reacts faster than its defaults.
+/// PIE that reacts faster than with its defaults.
 fn prompt_pie() -> PieParams {
     PieParams {
         target_ns: 5_000 * US,
@@ -393,7 +393,7 @@ fn prompt_pie() -> PieParams {
     }
 }
 
-/// Queues, and what they drop (-) and mark (*).
+/// Queues with the packets that they drop (-) and mark (*).
 fn golden_cases() -> Vec<(QueueParams, &'static str)> {
     let codel = codel::CodelParams { ecn: true, ..codel::CodelParams::default() };
     vec![
@@ -494,7 +494,7 @@ fn returns_every_slot_behind_a_standing_queue() {
         let began_ns = crate::clock::monotonic_ns();
         let mut now_ns = 0;
         for number in 0..PACKETS {
-            // 1500 bytes take 3 us; a burst first, then as fast as they leave.
+            // 1500 bytes take 3 us. First a burst, then arrivals at the line's rate.
             now_ns += if number < 100 { 0 } else { 3_000 };
             let slot = free.pop().unwrap();
             let flow = (number % 16) as u32;
@@ -541,7 +541,7 @@ fn a_lower_limit_drops_and_counts_the_excess() {
             QueueParams::Fq(FqParams { limit: 4, ..FqParams::default() }),
             6,
         ),
-        // Half of the bytes of the longest flow, twice: five packets and three.
+        // Half of the bytes of the fattest flow, twice: five packets and three.
         (
             QueueParams::FqCodel(FqCodelParams::default()),
             QueueParams::FqCodel(FqCodelParams { limit: 4, ..FqCodelParams::default() }),
@@ -552,7 +552,7 @@ fn a_lower_limit_drops_and_counts_the_excess() {
             QueueParams::Dualpi2(Dualpi2Params { limit: 4, ..Dualpi2Params::default() }),
             6,
         ),
-        // As `pfifo`: only arrivals are dropped.
+        // As with `pfifo`, only arrivals are dropped.
         (fifo(20), fifo(4), 0),
     ];
     for (before, after, drops) in changes {
@@ -566,7 +566,7 @@ fn a_lower_limit_drops_and_counts_the_excess() {
         let counted = (dropped.len() as u64, queue.backlog().0, queue.stats(0).dropped());
         assert_eq!(counted, (drops, 10 - drops, drops), "{after:?}");
     }
-    // Parameters of another kind change nothing.
+    // Parameters of another kind have no effect.
     let mut queue = fifo(20).build(Setup { capacity: 16, frame_bytes: 1514, random: random(1) });
     queue.set_params(QueueParams::Codel(codel), &mut Vec::new());
     queue.set_params(fifo(1), &mut Vec::new());

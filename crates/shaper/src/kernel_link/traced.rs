@@ -1,4 +1,4 @@
-//! Trace replay of a kernel link: supported traces, netlink messages, results.
+//! Trace replay on a kernel link: supported traces, netlink messages, results.
 
 use std::io;
 use std::ops::Range;
@@ -20,9 +20,9 @@ use crate::replay_thread::{Applied, LATE_NS, RateSetter, ReplayThread};
 #[derive(Debug)]
 pub(super) struct TraceReplay {
     thread: ReplayThread,
-    /// Scheduling error of every step so far, nanoseconds.
+    /// Scheduling errors of all steps so far, nanoseconds.
     late_ns: Vec<u64>,
-    /// Steps that were not reported yet.
+    /// Steps that have not been reported yet.
     waiting: Vec<Applied>,
 }
 
@@ -63,7 +63,7 @@ pub(super) fn check_supported(config: &LinkConfig) -> Result<(), ShaperError> {
     Ok(())
 }
 
-/// The messages of a rate change, and the socket to send them.
+/// The messages of a rate change, and the socket that sends them.
 pub(super) struct Messages {
     pub(super) socket: Socket,
     pub(super) control: RateControl,
@@ -113,7 +113,7 @@ impl TraceReplay {
         }
     }
 
-    /// Appends a row per step since the last call; `names` are the link's and its interface's.
+    /// Appends one row for each step since the last call. `names`: of the link and its interface.
     pub(super) fn changes(&mut self, names: (&str, &str), into: &mut Vec<wire::LinkChange>) {
         self.fetch();
         into.extend(self.waiting.drain(..).map(|step| wire::LinkChange {
@@ -128,7 +128,7 @@ impl TraceReplay {
         }));
     }
 
-    /// Scheduling errors of all steps so far; `None` without steps.
+    /// Returns the scheduling errors of all steps so far; `None` if there are none.
     pub(super) fn timing(&mut self, names: (&str, &str)) -> Option<wire::LinkTiming> {
         self.fetch();
         let mut late_ns = self.late_ns.clone();

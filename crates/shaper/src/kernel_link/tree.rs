@@ -1,4 +1,4 @@
-//! Converts the configuration of a link to netlink requests, and computes the parameters of each class at any rate.
+//! Converts a link's configuration to netlink requests, and computes the parameters of each class at any rate.
 //!
 //! ```text
 //! rate                 htb 1: ── class 1:1 ── [netem 100:] ── queue 10:
@@ -12,10 +12,9 @@
 //!
 //! A policer is a filter of `htb 1:`.
 //!
-//! netem is between the class and the queue, so that a packet is delayed before it enters the queue: netem passes a packet
-//! to its child when the delay is over, and the class dequeues at the link's rate. The other order (queue, rate, delay)
-//! would need a second interface and is equivalent for both ends of a path. This order keeps delayed packets out of the
-//! queue's counters.
+//! netem is between the class and the queue, so that a packet is delayed before it enters the queue: netem passes a packet to its child
+//! when the delay is over, and the class dequeues at the link's rate. The opposite order (queue, rate, delay) would need a second interface
+//! and is equivalent for both ends of a path. This order keeps delayed packets out of the queue's counters.
 
 use std::ops::Range;
 
@@ -34,14 +33,14 @@ pub(crate) const ROOT_HANDLE: u32 = 0x1_0000;
 const LINK_CLASS: u32 = 0x1_0001;
 const FIRST_QUEUE: u32 = 0x10;
 const FIRST_NETEM: u32 = 0x100;
-/// Minimum rate: a shaper cannot have rate zero, and HTB keeps the debt of a packet for up to a minute.
+/// Minimum rate. A shaper cannot have a rate of zero, and HTB keeps the debt of a packet for up to a minute.
 const MIN_RATE: Rate = Rate::from_bits_per_sec(8_000);
-/// Assumed rate of a link without one.
+/// Assumed rate of an unshaped link.
 const UNSHAPED: Rate = Rate::from_bits_per_sec(10_000_000_000);
 /// HTB logs a warning for larger quanta.
 const MAX_QUANTUM_BYTES: u64 = 200_000;
 
-/// The keys of a link that qdiscs implement, beside those of netem. With any other key a link needs userspace.
+/// The link keys that qdiscs implement, in addition to those of netem. Any other key requires the userspace backend.
 const KEYS: [&str; 12] = [
     "node",
     "toward",
@@ -56,7 +55,7 @@ const KEYS: [&str; 12] = [
     "ack_filter",
     "allow_control_interface",
 ];
-/// The keys of a class that qdiscs implement.
+/// The class keys that qdiscs implement.
 const CLASS_KEYS: [&str; 4] = ["rate", "ceil", "priority", "match"];
 
 /// One request of the setup.
@@ -64,20 +63,20 @@ const CLASS_KEYS: [&str; 4] = ["rate", "ceil", "priority", "match"];
 pub(crate) struct Request {
     /// "add qdisc htb 1:" ...
     pub(crate) op: String,
-    /// The kernel module's kind: a qdisc's, `"u32"` or `"police"`.
+    /// The kind of the kernel module: that of a qdisc, `"u32"` or `"police"`.
     pub(crate) kind: &'static str,
     /// The message.
     pub(crate) bytes: Vec<u8>,
 }
 
-/// The rate limiter, with the parameters for a rate change.
+/// The rate limiter with its parameters for a rate change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RateControl {
     /// No rate limit.
     Unlimited,
-    /// A token bucket with this queue limit, and its buckets if the plan has them.
+    /// A token bucket with this queue limit, and the buckets that the plan sets, if any.
     Tbf { limit: u32, overhead: u16, buckets: Option<Tbf> },
-    /// Classes; the first is the root class of the link.
+    /// Classes. The first is the link's root class.
     Htb { base: Rate, classes: Vec<ClassSlot> },
 }
 
@@ -88,7 +87,7 @@ pub(crate) struct ClassSlot {
     pub(crate) parent: u32,
     /// Guaranteed rate when the link has its base rate.
     rate: Rate,
-    /// Ceiling when the link has its base rate.
+    /// Ceil when the link has its base rate.
     ceil: Rate,
     quantum_bytes: u32,
     priority: u32,
@@ -106,7 +105,7 @@ pub(crate) struct Tree {
     pub(crate) netems: Vec<PlacedNetem>,
 }
 
-/// A netem qdisc and its place.
+/// A netem qdisc and its place in the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PlacedNetem {
     pub(crate) handle: u32,
@@ -114,7 +113,7 @@ pub(crate) struct PlacedNetem {
     pub(crate) netem: Netem,
 }
 
-/// The kinds of qdisc that a link needs, each once.
+/// Returns the kinds of qdisc that a link needs, each once.
 pub(crate) fn kinds(config: &LinkConfig) -> Vec<&'static str> {
     let mut kinds = Vec::new();
     if config.plan.rate.is_some() {
@@ -135,21 +134,21 @@ pub(crate) fn kinds(config: &LinkConfig) -> Vec<&'static str> {
     kinds
 }
 
-/// Whether tbf limits the rate: classes need htb.
+/// Returns whether tbf limits the rate. Classes need htb.
 fn has_tbf(config: &LinkConfig) -> bool {
     let is_asked = config.plan.shaper == Shaper::Tbf || config.plan.tbf.is_some();
     is_asked && config.classes.is_empty()
 }
 
-/// Without a rate no queue builds up, and a short one would drop the packets that come out of netem
-/// together; but an AQM there was requested explicitly, for its pacing or its marks. With slots netem is the queue.
+/// Returns whether the link needs a queue. Without a rate no queue builds up, and a short one would drop packets that leave netem together.
+/// But an AQM there was requested explicitly, for its pacing or its marks. With slots, netem is the queue.
 fn needs_queue(config: &LinkConfig) -> bool {
     let is_fifo = matches!(config.queue, Queue::Pfifo(_) | Queue::Bfifo(_));
     config.plan.slot.is_none()
         && (config.plan.rate.is_some() || !netem::is_needed(&config.plan) || !is_fifo)
 }
 
-/// Plans the tree of a link for an interface whose largest frame has `frame_bytes`.
+/// Plans a link's tree for an interface whose largest frame has `frame_bytes`.
 pub(crate) fn plan(config: &LinkConfig, ifindex: u32, frame_bytes: u32) -> Result<Tree, BadQueue> {
     let overhead = overhead(config)?;
     check_supported(config)?;
@@ -160,7 +159,7 @@ pub(crate) fn plan(config: &LinkConfig, ifindex: u32, frame_bytes: u32) -> Resul
             RateControl::Unlimited
         }
         (Some(rate), true) => {
-            // Above an AQM or netem the kernel ignores this limit, but it must not be zero.
+            // Above an AQM or netem, the kernel ignores this limit, but it must not be zero.
             let limit = qdisc::fifo_limit(&config.queue).unwrap_or(1);
             let buckets = config.plan.tbf;
             let tbf = tbf_qdisc(rate, frame_bytes, (limit, overhead), buckets);
@@ -196,7 +195,7 @@ pub(crate) fn plan(config: &LinkConfig, ifindex: u32, frame_bytes: u32) -> Resul
     Ok(Tree { requests, control, frame_bytes, queue, netems })
 }
 
-/// Writes the rate into the messages that change it, one per class.
+/// Writes the rate to the messages that change it, one per class.
 pub(crate) fn patch(
     control: &RateControl,
     rate: Rate,
@@ -217,7 +216,7 @@ pub(crate) fn patch(
     }
 }
 
-/// The `tbf` qdisc for this rate. Without `buckets` its burst is as small as the kernel's timers permit.
+/// Returns the `tbf` qdisc for this rate. Without `buckets`, its burst is as small as the kernel's timers permit.
 pub(crate) fn tbf_qdisc(
     rate: Rate,
     frame_bytes: u32,
@@ -235,13 +234,13 @@ pub(crate) fn tbf_qdisc(
     tbf::Tbf { rate, burst_bytes, limit, overhead_bytes, peak }
 }
 
-/// Overhead that the kernel adds to every packet: link-layer overhead beyond the Ethernet header.
+/// Returns the overhead that the kernel adds to every packet: the link-layer overhead beyond the Ethernet header.
 fn overhead(config: &LinkConfig) -> Result<u16, BadQueue> {
     let asked = config.plan.overhead.unwrap_or(ETHERNET_BYTES).get();
     let more = asked.checked_sub(ETHERNET_BYTES.get()).and_then(|more| u16::try_from(more).ok());
     match (more, config.plan.rate) {
         (Some(more), _) => Ok(more),
-        // Overhead does not matter without a rate.
+        // Without a rate, overhead does not matter.
         (None, None) => Ok(0),
         (None, Some(_)) => Err(BadQueue {
             what: format!(
@@ -290,21 +289,21 @@ fn check_supported(config: &LinkConfig) -> Result<(), BadQueue> {
     if let Some(key) = classes.find_map(|keys| first_unknown(&keys, &[&CLASS_KEYS])) {
         return bad(&format!("a class's `{key}`"));
     }
-    // Since 6.16 a tree with several netem qdiscs must not have one with duplication.
+    // Since 6.16, a tree with several netem qdiscs must not contain one with duplication.
     if config.plan.duplicate.unwrap_or_default().get() > 0 && !config.classes.is_empty() {
         return bad("duplication on a link with classes");
     }
     Ok(())
 }
 
-/// The first of these keys that is not known.
+/// Returns the first of these keys that is not known.
 fn first_unknown(keys: &[String], known: &[&[&str]]) -> Option<String> {
     let is_known = |key: &str| known.iter().any(|known| known.contains(&key));
     keys.iter().find(|key| !is_known(key)).cloned()
 }
 
-/// The root class first. Without configured classes it is also the leaf; otherwise the default class follows, then the
-/// configured classes.
+/// Returns the classes, root class first. Without configured classes, the root class is also the leaf. Otherwise the default class follows,
+/// then the configured classes.
 fn class_slots(
     config: &LinkConfig,
     rate: Rate,
@@ -319,7 +318,7 @@ fn class_slots(
     );
     let leaves = config.classes.iter().map(|class| class.plan.rate).chain([remainder]);
     let least = leaves.map(bits).min().unwrap_or(1).max(1);
-    // Borrowed bandwidth is shared in proportion to the quanta, hence to the rates.
+    // Classes share borrowed bandwidth in proportion to their quanta, hence to their rates.
     let quantum = |rate: Rate| {
         let share = u128::from(frame_bytes) * u128::from(bits(rate)) / u128::from(least);
         (share.min(u128::from(MAX_QUANTUM_BYTES)) as u32).max(frame_bytes)
@@ -349,8 +348,8 @@ fn class_slots(
 }
 
 impl ClassSlot {
-    /// This class when the link's rate is `now` instead of `base`. Classes keep their share, because HTB gives a class its
-    /// guaranteed rate even if its parent has less.
+    /// Returns this class for a link rate of `now` instead of `base`. Classes keep their share, because HTB gives a class its guaranteed
+    /// rate even if its parent has less.
     pub(crate) fn at(&self, base: Rate, now: Rate, frame_bytes: u32) -> htb::Class {
         let scaled = |rate: Rate| {
             if now == base {
@@ -406,7 +405,7 @@ impl Builder {
         });
     }
 
-    /// Adds a policer in front of the class of a link without other classes.
+    /// Adds a policer in front of the class. Only for a link without other classes.
     fn police(&mut self, police: &Police) {
         self.requests.push(Request {
             op: format!("add filter police to class {}", handle_text(LINK_CLASS)),
@@ -415,8 +414,8 @@ impl Builder {
         });
     }
 
-    /// Adds netem if needed, then the queue and its drain rate, below `parent`. `index` numbers the leaves of a shaper; `None`:
-    /// there is no shaper and the first qdisc is the root.
+    /// Adds netem if needed, then the queue and its drain rate, below `parent`. `index` numbers the leaves of a shaper; `None`: there is no
+    /// shaper, and the first qdisc is the root.
     fn leaf(
         &mut self,
         config: &LinkConfig,

@@ -217,7 +217,7 @@ fn netem_with_slots_is_the_queue() {
     assert_eq!((tree.netems[0].netem.limit_pkts, tree.queue), (40, None));
     let bytes = LinkConfig { queue: bfifo(60_000), ..config.clone() };
     assert!(plan(&bytes, 3, 1518).unwrap_err().what.contains("`pfifo`"));
-    // Only on request: those of a userspace link are at regular times.
+    // Only on request, because the slots of a userspace link are at regular times.
     let auto = LinkConfig { plan: Link { backend: Backend::Auto, ..link }, ..config };
     assert!(plan(&auto, 3, 1518).unwrap_err().what.contains("regular times"));
 }

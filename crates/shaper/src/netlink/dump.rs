@@ -8,7 +8,7 @@ use crate::qdisc::{Listed, ROOT};
 const IFLA_MTU: u16 = 4;
 const IFINFO_BYTES: usize = 16;
 
-/// Hands every qdisc of an interface to `each`, its root and its leaves as well as `clsact`.
+/// Passes every qdisc of an interface to `each`: its root, its leaves and `clsact`.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -19,14 +19,14 @@ pub fn qdiscs(
 ) -> Result<(), ShaperError> {
     let message = Message::new(libc::RTM_GETQDISC, DUMP).tcmsg(ifindex, 0, 0, 0).finish();
     socket.dump(&message, |body| {
-        // The kernel lists all interfaces and ignores the one in the request.
+        // The kernel ignores the interface in the request and lists all.
         if let Some(listed) = Listed::parse(body).filter(|listed| listed.ifindex == ifindex) {
             each(&listed);
         }
     })
 }
 
-/// Hands every class of an interface to `each`.
+/// Passes every class of an interface to `each`.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -43,7 +43,7 @@ pub fn classes(
     })
 }
 
-/// Hands every filter of the qdisc `parent` to `each`.
+/// Passes every filter of the qdisc `parent` to `each`.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -61,8 +61,7 @@ pub fn filters(
     })
 }
 
-/// Removes an interface's root qdisc with all below it, so that its default comes back. Does nothing
-/// where the default is.
+/// Removes an interface's root qdisc with everything below it, so that the default returns. Does nothing if the root is the default.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -75,7 +74,7 @@ pub fn delete_root(socket: &mut Socket, ifindex: u32, dev: &str) -> Result<(), S
     }
 }
 
-/// The largest frame an interface sends, in bytes: its MTU and an Ethernet header with a VLAN tag.
+/// Returns the largest frame that an interface sends, in bytes: its MTU plus an Ethernet header with a VLAN tag.
 ///
 /// # Errors
 /// The kernel's answer.

@@ -1,10 +1,10 @@
-//! Netlink messages as bytes: a builder for what we send, an iterator for what we receive.
+//! Netlink messages as bytes: a builder for those we send, an iterator for those we receive.
 
-/// Flags of a plain change: answered by an acknowledgement.
+/// Flags of a change that the kernel acknowledges.
 pub const ACK: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
-/// Flags that make a thing and fail if it is there.
+/// Flags that create an object, and fail if it exists.
 pub const CREATE: u16 = ACK | (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
-/// Flags that make a thing or replace the one that is there.
+/// Flags that create an object or replace an existing one.
 pub const REPLACE: u16 = ACK | (libc::NLM_F_CREATE | libc::NLM_F_REPLACE) as u16;
 /// Flags of a dump.
 pub const DUMP: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
@@ -23,7 +23,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// A message of this type (`RTM_NEWQDISC` ...) and these flags. The socket fills in the sequence number.
+    /// Creates a message of this type (`RTM_NEWQDISC` ...) with these flags. The socket fills in the sequence number.
     pub fn new(kind: u16, flags: u16) -> Self {
         let mut bytes = Vec::with_capacity(256);
         bytes.extend(0_u32.to_ne_bytes());
@@ -33,12 +33,12 @@ impl Message {
         Self { bytes }
     }
 
-    /// Attributes without a header: the content of a nested attribute.
+    /// Creates attributes without a header, as the content of a nested attribute.
     pub fn attributes() -> Self {
         Self { bytes: Vec::new() }
     }
 
-    /// Appends raw bytes: a fixed part that has no method of its own.
+    /// Appends raw bytes, for a fixed part that has no method.
     pub fn raw(mut self, bytes: &[u8]) -> Self {
         self.bytes.extend(bytes);
         self.align()
@@ -53,12 +53,12 @@ impl Message {
         self.raw(&fixed)
     }
 
-    /// Appends `struct ifinfomsg` for this interface; index 0 means none.
+    /// Appends `struct ifinfomsg` for this interface; index 0: none.
     pub fn ifinfo(self, index: u32) -> Self {
         self.ifinfo_flags(index, 0, 0)
     }
 
-    /// Appends `struct ifinfomsg` that sets those `flags` (`IFF_UP` ...) that are in `change`.
+    /// Appends `struct ifinfomsg` that sets the bits in `change` to those of `flags` (`IFF_UP` ...).
     pub fn ifinfo_flags(self, index: u32, flags: u32, change: u32) -> Self {
         let mut fixed = [0; 16];
         fixed[4..8].copy_from_slice(&index.to_ne_bytes());
@@ -96,7 +96,7 @@ impl Message {
         self.attr(kind, &value.to_ne_bytes())
     }
 
-    /// Appends a text, with the zero byte that the kernel expects.
+    /// Appends a text attribute with the terminating zero byte that the kernel expects.
     pub fn attr_str(self, kind: u16, value: &str) -> Self {
         let mut bytes = value.as_bytes().to_vec();
         bytes.push(0);
@@ -114,14 +114,14 @@ impl Message {
         whole
     }
 
-    /// The bytes, with the header's length filled in (not for [`Message::attributes`]).
+    /// Returns the bytes with the header's length filled in. Not for [`Message::attributes`].
     pub fn finish(mut self) -> Vec<u8> {
         let length = self.bytes.len() as u32;
         self.bytes[..4].copy_from_slice(&length.to_ne_bytes());
         self.bytes
     }
 
-    /// The bytes of [`Message::attributes`].
+    /// Returns the bytes of [`Message::attributes`].
     pub fn into_attributes(self) -> Vec<u8> {
         self.bytes
     }
@@ -132,40 +132,40 @@ impl Message {
     }
 }
 
-/// One attribute read: its kind without flag bits, and its payload.
+/// A parsed attribute: its kind without flag bits, and its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attr<'a> {
-    /// Which attribute.
+    /// The kind of attribute.
     pub kind: u16,
     /// Its payload.
     pub value: &'a [u8],
 }
 
 impl<'a> Attr<'a> {
-    /// As text, up to the first zero byte.
+    /// Returns the payload as text, up to the first zero byte.
     pub fn text(&self) -> String {
         let end = self.value.iter().position(|&b| b == 0).unwrap_or(self.value.len());
         String::from_utf8_lossy(&self.value[..end]).into_owned()
     }
-    /// The attributes within.
+    /// Returns the nested attributes.
     pub fn attrs(&self) -> Attrs<'a> {
         attrs(self.value)
     }
 }
 
-/// Walks attributes; stops at the first one that is malformed.
+/// Iterates over attributes. Stops at the first malformed one.
 #[derive(Debug, Clone)]
 pub struct Attrs<'a> {
     rest: &'a [u8],
 }
 
-/// The attributes in `bytes`.
+/// Returns the attributes in `bytes`.
 pub fn attrs(bytes: &[u8]) -> Attrs<'_> {
     Attrs { rest: bytes }
 }
 
 impl<'a> Attrs<'a> {
-    /// The payload of the first attribute of this kind.
+    /// Returns the payload of the first attribute of this kind.
     pub fn find_kind(mut self, kind: u16) -> Option<&'a [u8]> {
         self.find(|a| a.kind == kind).map(|a| a.value)
     }
@@ -182,7 +182,7 @@ impl<'a> Iterator for Attrs<'a> {
     }
 }
 
-/// Walks the messages of one datagram: type and body (after the header).
+/// Iterates over the messages of one datagram: type and body (after the header).
 pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = u32_at(datagram, 0)? as usize;
@@ -193,17 +193,17 @@ pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// A number of 16 bits at this offset in bytes.
+/// Returns the 16-bit number at this byte offset.
 pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-/// A number of 32 bits at this offset in bytes.
+/// Returns the 32-bit number at this byte offset.
 pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// A number of 64 bits at this offset in bytes.
+/// Returns the 64-bit number at this byte offset.
 pub fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }

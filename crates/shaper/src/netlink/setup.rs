@@ -1,4 +1,4 @@
-//! Requests about interfaces, and about redirection from the egress of one interface to another.
+//! Requests about interfaces, and about redirecting the egress of one interface to another.
 
 use nix::errno::Errno;
 use nix::net::if_::{if_indextoname, if_nametoindex};
@@ -25,7 +25,7 @@ const TC_ACT_STOLEN: i32 = 4;
 const TCA_EGRESS_REDIR: i32 = 1;
 const TC_U32_TERMINAL: u8 = 1;
 
-/// The index of an interface in the calling thread's network namespace.
+/// Returns the index of an interface in the calling thread's network namespace.
 ///
 /// # Errors
 /// [`ShaperError::NotFound`] only if there is no such interface.
@@ -33,7 +33,7 @@ pub fn ifindex(name: &str) -> Result<u32, ShaperError> {
     if_nametoindex(name).map_err(|errno| lookup_error(errno, name.to_owned()))
 }
 
-/// The name of an interface in the calling thread's network namespace.
+/// Returns the name of an interface in the calling thread's network namespace.
 ///
 /// # Errors
 /// [`ShaperError::NotFound`] only if there is no such interface.
@@ -46,7 +46,7 @@ pub fn ifname(index: u32) -> Result<String, ShaperError> {
     }
 }
 
-/// Another error of the lookup, such as too many open files, does not mean that the interface is missing.
+/// Any other error of the lookup, such as too many open files, does not mean that the interface is missing.
 fn lookup_error(errno: Errno, name: String) -> ShaperError {
     match errno {
         Errno::ENODEV | Errno::ENXIO => ShaperError::NotFound { what: "interface", name },
@@ -54,7 +54,7 @@ fn lookup_error(errno: Errno, name: String) -> ShaperError {
     }
 }
 
-/// Makes a pair of virtual Ethernet interfaces, both down, in the socket's namespace.
+/// Creates a pair of virtual Ethernet interfaces, both down, in the socket's namespace.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -71,7 +71,7 @@ pub fn add_veth(socket: &mut Socket, a: &str, b: &str) -> Result<(), ShaperError
     socket.request("add veth pair", a, &message)
 }
 
-/// Removes an interface by name (of a veth pair: both ends).
+/// Removes an interface by name. Removing one end of a veth pair removes both.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -101,10 +101,10 @@ pub fn set_down(socket: &mut Socket, ifindex: u32) -> Result<(), ShaperError> {
     socket.request("set down", &format!("interface #{ifindex}"), &message)
 }
 
-/// Adds clsact, to which filters on the egress of an interface attach.
+/// Adds clsact, to which egress filters of an interface attach.
 ///
 /// # Errors
-/// The kernel's answer; `EEXIST` if the interface has one already.
+/// The kernel's answer; `EEXIST` if the interface already has one.
 pub fn add_clsact(socket: &mut Socket, ifindex: u32) -> Result<(), ShaperError> {
     let message = Message::new(libc::RTM_NEWQDISC, CREATE)
         .tcmsg(ifindex, 0xffff_0000, TC_H_CLSACT, 0)
@@ -125,13 +125,13 @@ pub fn del_clsact(socket: &mut Socket, ifindex: u32) -> Result<(), ShaperError> 
     socket.request("remove qdisc clsact", &format!("interface #{ifindex}"), &message)
 }
 
-/// The `info` word of a filter: priority and protocol, the latter in network byte order.
+/// Returns the `info` word of a filter: priority and protocol, the latter in network byte order.
 pub(crate) fn filter_info(prio: u16, ethertype: u16) -> u32 {
     (u32::from(prio) << 16) | u32::from(ethertype.to_be())
 }
 
-/// Redirects every packet of this EtherType (host byte order; `ETH_P_ALL` = 3) that leaves `ifindex` to
-/// the egress of `target`. Needs [`add_clsact`].
+/// Redirects every packet of this EtherType (host byte order; `ETH_P_ALL` = 3) that leaves `ifindex` to the egress of `target`. Needs
+/// [`add_clsact`].
 ///
 /// # Errors
 /// The kernel's answer.
@@ -166,7 +166,7 @@ pub fn add_redirect(
     socket.request("add redirect filter", &format!("interface #{ifindex}"), &message)
 }
 
-/// Removes what [`add_redirect`] added with the same priority and EtherType.
+/// Removes the filter that [`add_redirect`] added with the same priority and EtherType.
 ///
 /// # Errors
 /// The kernel's answer.

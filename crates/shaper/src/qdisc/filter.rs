@@ -1,4 +1,4 @@
-//! `u32` filters that select the packets of a class by header fields of IPv4 and IPv6.
+//! `u32` filters that select the packets of a class by IPv4 and IPv6 header fields.
 
 use std::net::IpAddr;
 
@@ -17,7 +17,7 @@ const PRIO_IP: u16 = 1;
 const PRIO_IPV6: u16 = 2;
 const PROTOCOLS: [u8; 2] = [libc::IPPROTO_TCP as u8, libc::IPPROTO_UDP as u8];
 
-/// One comparison: the 32-bit word at this offset of the IP header, under this mask, has this value.
+/// One comparison: the 32-bit word at this offset of the IP header, under this mask, must have this value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Key {
     mask: u32,
@@ -33,9 +33,8 @@ pub struct Filter {
     keys: Vec<Key>,
 }
 
-/// The filters that together match `wanted`. The same fields in IPv4 and IPv6, unless an address
-/// selects one of them; for ports one filter each for TCP and UDP. Later IPv4 fragments carry no ports, and headers
-/// with options move them: both go to the default class.
+/// Returns the filters that together match `wanted`. They cover both IPv4 and IPv6 unless an address selects one, and ports take one filter
+/// each for TCP and UDP. Later IPv4 fragments carry no ports, and IP options move them: such packets go to the default class.
 pub fn filters(wanted: &PacketMatch) -> Vec<Filter> {
     let is_v4 = |address: &IpAddr| address.is_ipv4();
     let families: Vec<bool> = match (&wanted.src, &wanted.dst) {
@@ -60,7 +59,7 @@ pub fn filters(wanted: &PacketMatch) -> Vec<Filter> {
                 filter.match_v6(wanted, protocol);
             }
             if filter.keys.is_empty() {
-                // No condition matches everything: one key that is always true.
+                // No condition matches everything, so add one key that is always true.
                 filter.keys.push(Key { mask: 0, value: 0, offset: 0 });
             }
             all.push(filter);
@@ -70,7 +69,7 @@ pub fn filters(wanted: &PacketMatch) -> Vec<Filter> {
 }
 
 impl Filter {
-    /// The request that adds this filter to the qdisc `parent`, leading to `class`.
+    /// Returns the request that adds this filter to the qdisc `parent`, leading to `class`.
     pub fn add(&self, ifindex: u32, parent: u32, class: u32) -> Vec<u8> {
         let info = crate::netlink::filter_info(self.prio, self.ethertype);
         let mut selector = vec![0; 16];
@@ -114,7 +113,7 @@ impl Filter {
             self.key(0, 0x0003_0000, u32::from(ecn) << 16);
         }
         if let Some(protocol) = protocol {
-            // A header of five words, so that the ports are where we look for them.
+            // Require a header of five words, so that the ports are at the expected offset.
             self.key(0, 0x0f00_0000, 0x0500_0000);
             self.key(8, 0x00ff_0000, u32::from(protocol) << 16);
             self.match_ports(wanted, 20);
@@ -143,7 +142,7 @@ impl Filter {
         }
     }
 
-    /// Adds a comparison, to the key of the same word if there is one.
+    /// Adds a comparison. Merges it into the key of the same word if there is one.
     fn key(&mut self, offset: u32, mask: u32, value: u32) {
         match self.keys.iter_mut().find(|key| key.offset == offset) {
             Some(key) => {

@@ -9,13 +9,13 @@ pub(crate) const TCA_HTB_PARMS: u16 = 1;
 const TCA_HTB_INIT: u16 = 2;
 pub(crate) const TCA_HTB_RATE64: u16 = 6;
 const TCA_HTB_CEIL64: u16 = 7;
-/// Divisor of a class's rate for its default quantum (`r2q`); our classes always have a quantum.
+/// Default divisor (`r2q`) that derives a class's quantum from its rate. Unused, because our classes always have a quantum.
 const RATE_TO_QUANTUM: u32 = 10;
 const PARMS_BYTES: usize = 44;
 /// `TCA_HTB_RATE64`, `TCA_HTB_CEIL64` (12 bytes each) and the parameters with their header.
 const RATE64_BYTES: usize = 12 + 12 + 4 + PARMS_BYTES;
 
-/// The root: packets that no filter matches go to the class with this minor number.
+/// Returns the root. Packets that no filter matches go to the class with this minor number.
 pub fn root(default_class: u16) -> Qdisc {
     let mut init = [0; 20];
     for (at, word) in [3, RATE_TO_QUANTUM, u32::from(default_class)].into_iter().enumerate() {
@@ -30,23 +30,22 @@ pub fn root(default_class: u16) -> Qdisc {
 pub struct Class {
     /// Guaranteed rate.
     pub rate: Rate,
-    /// Maximum rate, with what it borrows.
+    /// Maximum rate, including borrowed bandwidth.
     pub ceil: Rate,
     /// Bucket of the guaranteed rate, in bytes.
     pub burst_bytes: u32,
-    /// Bucket of the ceiling, in bytes.
+    /// Bucket of the ceil, in bytes.
     pub cburst_bytes: u32,
-    /// Bytes per turn while it borrows; without it the kernel derives one from the rate and logs a warning above
-    /// 16 Mbit/s.
+    /// Bytes per turn while the class borrows. Without it, the kernel derives one from the rate and logs a warning above 16 Mbit/s.
     pub quantum_bytes: u32,
-    /// 0 to 7; lower numbers are served first.
+    /// Priority from 0 to 7; lower numbers are served first.
     pub priority: u32,
-    /// Added to every packet's bytes, which are those of the Ethernet frame.
+    /// Added to the size of every packet, which is that of the Ethernet frame.
     pub overhead_bytes: u16,
 }
 
 impl Class {
-    /// `struct tc_htb_opt`.
+    /// Returns `struct tc_htb_opt`.
     fn parms(&self) -> [u8; PARMS_BYTES] {
         let mut parms = [0; PARMS_BYTES];
         parms[..12].copy_from_slice(&ratespec(self.rate, self.overhead_bytes));
@@ -60,7 +59,7 @@ impl Class {
         parms
     }
 
-    /// The request that adds this class.
+    /// Returns the request that adds this class.
     pub fn add(&self, ifindex: u32, class: u32, parent: u32) -> Vec<u8> {
         Message::new(libc::RTM_NEWTCLASS, CREATE)
             .tcmsg(ifindex, class, parent, 0)
@@ -77,8 +76,7 @@ impl Class {
             .finish()
     }
 
-    /// The request that changes this class, in a form whose size does not depend on the rate: see
-    /// [`Self::patch`].
+    /// Returns the request that changes this class. Its size does not depend on the rate: see [`Self::patch`].
     pub fn change(&self, ifindex: u32, class: u32, parent: u32) -> Vec<u8> {
         Message::new(libc::RTM_NEWTCLASS, ACK)
             .tcmsg(ifindex, class, parent, 0)
@@ -87,13 +85,13 @@ impl Class {
             .finish()
     }
 
-    /// Rewrites the parameters of a message that [`Self::change`] made. Allocates nothing.
+    /// Rewrites the parameters of a message from [`Self::change`]. Does not allocate.
     pub fn patch(&self, message: &mut [u8]) {
         let start = message.len() - RATE64_BYTES;
         message[start..].copy_from_slice(&self.rate64());
     }
 
-    /// The parameters and both 64-bit rates, which the kernel prefers to the 32-bit ones where they are larger.
+    /// Returns the parameters with both 64-bit rates, which the kernel uses instead of the 32-bit ones if they are larger.
     fn rate64(&self) -> [u8; RATE64_BYTES] {
         let mut bytes = [0; RATE64_BYTES];
         for (at, kind, rate) in [(0, TCA_HTB_RATE64, self.rate), (12, TCA_HTB_CEIL64, self.ceil)] {

@@ -1,16 +1,16 @@
-//! A qdisc or a class, as the kernel lists it in a dump.
+//! A qdisc or class as the kernel lists it in a dump.
 
 use super::{ROOT, TCA_KIND, TCA_OPTIONS};
 use crate::netlink::message::{Attrs, TCMSG_BYTES, attrs, u32_at, u64_at};
 
 pub(crate) const TCA_STATS2: u16 = 7;
 
-/// A qdisc or a class as the kernel lists it.
+/// A qdisc or class as the kernel lists it.
 #[derive(Debug, Clone, Copy)]
 pub struct Listed<'a> {
     /// The interface.
     pub ifindex: u32,
-    /// Its handle; a default qdisc has 0.
+    /// Its handle; 0 for a default qdisc.
     pub handle: u32,
     /// Handle of its parent.
     pub parent: u32,
@@ -18,7 +18,7 @@ pub struct Listed<'a> {
 }
 
 impl<'a> Listed<'a> {
-    /// Reads the body of an `RTM_NEWQDISC` or `RTM_NEWTCLASS` message.
+    /// Parses the body of an `RTM_NEWQDISC` or `RTM_NEWTCLASS` message.
     pub fn parse(body: &'a [u8]) -> Option<Self> {
         Some(Self {
             ifindex: u32_at(body, 4)?,
@@ -28,28 +28,28 @@ impl<'a> Listed<'a> {
         })
     }
 
-    /// Its kind.
+    /// Returns its kind.
     pub fn kind(&self) -> String {
         attrs(self.body).find(|a| a.kind == TCA_KIND).map(|a| a.text()).unwrap_or_default()
     }
 
-    /// The payload of its options.
+    /// Returns the payload of its options.
     pub fn options(&self) -> Option<&'a [u8]> {
         attrs(self.body).find_kind(TCA_OPTIONS)
     }
 
-    /// Whether it is the root qdisc of the interface.
+    /// Returns whether it is the root qdisc of the interface.
     pub fn is_root(&self) -> bool {
         self.parent == ROOT
     }
 
-    /// The attributes in `TCA_STATS2`.
+    /// Returns the attributes in `TCA_STATS2`.
     pub(crate) fn stats(&self) -> Option<Attrs<'a>> {
         attrs(self.body).find_kind(TCA_STATS2).map(attrs)
     }
 
-    /// The rate in a `struct tc_ratespec` at the beginning of the options' attribute `parms`, or in the
-    /// 64-bit attribute `rate64` where it does not fit.
+    /// Returns the rate in the `struct tc_ratespec` at the beginning of the options' attribute `parms`, or in the 64-bit attribute `rate64`
+    /// if it does not fit.
     pub(crate) fn rate_bps(&self, parms: u16, rate64: u16) -> Option<u64> {
         let options = attrs(self.options()?);
         let rate = u64::from(u32_at(options.clone().find_kind(parms)?, 8)?);

@@ -1,7 +1,7 @@
-//! netem: constant delay, jitter, loss, duplication, reordering, corruption, slots.
+//! netem: constant delay, jitter, loss, duplication, reordering, corruption and slots.
 //!
-//! Differences from a userspace link: correlation mixes two draws, which reduces the variance of correlated jitter;
-//! corruption may hit any header.
+//! Differences from a userspace link: correlation mixes two draws, which reduces the variance of correlated jitter. Corruption may hit any
+//! header.
 
 use ccbench_proto::plan::qdiscs::NETEM_TABLE_ENTRIES;
 use ccbench_proto::plan::{BurstLoss, Distribution, Jitter, Link, Slot};
@@ -24,18 +24,17 @@ const TCA_NETEM_JITTER64: u16 = 11;
 const TCA_NETEM_SLOT: u16 = 12;
 const TCA_NETEM_PRNG_SEED: u16 = 14;
 const NETEM_LOSS_GE: u16 = 2;
-/// Minimum Ethernet frame without preamble and FCS.
+/// Size of the smallest Ethernet frame without preamble and FCS.
 const SMALLEST_FRAME_BYTES: u64 = 60;
 const MIN_LIMIT_PKTS: u64 = 100_000;
 const MAX_LIMIT_PKTS: u64 = 4_000_000;
-/// A rate at which every packet takes less than a nanosecond, bytes per second. With any rate, netem keeps packets in
-/// order under jitter.
+/// A rate at which every packet takes less than a nanosecond, bytes per second. With a rate, netem keeps packets in order under jitter.
 const IN_ORDER_RATE: u64 = 1_000_000_000_000;
 /// Entries of a distribution table (`NETEM_DIST_SCALE` units per spread).
 const TABLE_ENTRIES: u32 = 4096;
 const TABLE_SCALE: f64 = 8192.0;
-/// The table ends at four spreads. The tail of this distribution is longer, so the sent spread is larger by this factor
-/// and the table values are smaller.
+/// The table ends at four spreads, but the tail of this distribution is longer. So the spread sent is larger by this factor, and the table
+/// values are smaller.
 const PARETO_SPREADS: u64 = 8;
 
 /// The keys of a link that netem implements.
@@ -51,12 +50,12 @@ pub const KEYS: [&str; 9] = [
     "path_switch",
 ];
 
-/// Whether `link` needs netem.
+/// Returns whether `link` needs netem.
 pub fn is_needed(link: &Link) -> bool {
     link.delay.is_some_and(|delay| delay.get() > 0) || link.slot.is_some() || is_random(link)
 }
 
-/// Whether netem decides at random about packets of `link`.
+/// Returns whether netem makes random decisions about packets of `link`.
 fn is_random(link: &Link) -> bool {
     let shares = [link.loss, link.duplicate, link.corrupt];
     link.jitter.is_some()
@@ -68,11 +67,11 @@ fn is_random(link: &Link) -> bool {
 /// Parameters of a netem qdisc.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Netem {
-    /// The link's keys in the plan, of which [`KEYS`] are read.
+    /// The link's keys in the plan; only [`KEYS`] are read.
     pub plan: Link,
     /// Maximum number of packets, including those of the child qdisc.
     pub limit_pkts: u32,
-    /// Seed of the random streams; ignored before Linux 6.6. Zero: chosen by the kernel.
+    /// Seed of the random streams, which kernels before Linux 6.6 ignore. Zero: the kernel chooses.
     pub seed: u64,
 }
 
@@ -82,15 +81,15 @@ impl Netem {
         self.encode_in_order(self.plan.jitter.is_some_and(|jitter| !jitter.reorder))
     }
 
-    /// The qdisc after this change. Packets that arrive after a change to a shorter delay keep their order, except on a link with
-    /// `path_switch` or with reordering that an order would undo.
+    /// Applies a change and returns the qdisc. Packets that arrive after a change to a shorter delay keep their order, except on a link
+    /// with `path_switch` or with reordering that enforcing the order would undo.
     pub fn changed(&mut self, change: impl FnOnce(&mut Link)) -> Qdisc {
         change(&mut self.plan);
         if self.plan.slot.is_none() {
             self.limit_pkts = self.limit_pkts.max(limit_pkts(&self.plan, 0));
         }
         if self.seed != 0 {
-            // A seed begins its random numbers again.
+            // A new seed restarts the random numbers.
             self.seed = self.seed.wrapping_add(1).max(1);
         }
         self.encode_in_order(match self.plan.jitter {
@@ -99,14 +98,14 @@ impl Netem {
         })
     }
 
-    /// How much later reordered packets leave the delay; 0: they skip it, or there are none.
+    /// Returns how much later reordered packets leave the delay; 0: they skip it, or there are none.
     fn late_ns(&self) -> u64 {
         self.plan.reorder.and_then(|reorder| reorder.late).map_or(0, Micros::nanos)
     }
 
     fn encode_in_order(&self, in_order: bool) -> Qdisc {
         let Link { jitter, burst_loss, slot, .. } = self.plan;
-        // Late packets are those of a table of delays.
+        // A table of delays makes packets late.
         let late_ns = self.late_ns();
         let reorder = self.plan.reorder.filter(|_| late_ns == 0);
         let Link { delay, loss, duplicate, corrupt, .. } = self.plan;
@@ -165,7 +164,7 @@ impl Netem {
     }
 }
 
-/// `struct tc_netem_slot`. No limit is a limit of zero.
+/// Returns `struct tc_netem_slot`. A limit of zero means no limit.
 fn encode_slot(slot: Slot) -> [u8; 40] {
     let mut bytes = [0; 40];
     bytes[..8].copy_from_slice(&slot.every.nanos().to_ne_bytes());
@@ -189,7 +188,7 @@ fn attr_if_inexact(message: Message, attribute: u16, ns: u64) -> Message {
     if u64::from(ticks(ns)) << 6 == ns { message } else { message.attr_u64(attribute, ns) }
 }
 
-/// Gilbert-Elliott model combined with independent loss: p, r, 1-h (delivery probability in the bad state), and 1-k (loss
+/// Combines the Gilbert-Elliott model with independent loss. Returns p, r, 1-h (delivery probability in the bad state) and 1-k (loss
 /// probability in the good state).
 fn gilbert(burst: BurstLoss, loss: Ppm) -> [u32; 4] {
     // A packet is lost if either of the two loses it.
@@ -211,7 +210,7 @@ fn encoded_jitter_ns(jitter: Jitter) -> u64 {
     jitter.spread.nanos().saturating_mul(times)
 }
 
-/// Distribution table of netem: quantiles at the midpoints of equal steps. Without a table, jitter is uniform.
+/// Returns netem's distribution table: quantiles at the midpoints of equal steps. Without a table, jitter is uniform.
 fn table(distribution: Distribution) -> Option<Vec<u8>> {
     let quantile = |rank: f64| match distribution {
         Distribution::Uniform => None,
@@ -229,7 +228,7 @@ fn table(distribution: Distribution) -> Option<Vec<u8>> {
     Some(table)
 }
 
-/// Distribution table of which so many entries are one spread, and the others no delay.
+/// Returns a distribution table in which this many entries are one spread, and the others no delay.
 fn late_table(late_entries: u32) -> Vec<u8> {
     let entry = |number| if number < late_entries { TABLE_SCALE as i16 } else { 0 };
     (0..NETEM_TABLE_ENTRIES).flat_map(|number| entry(number).to_ne_bytes()).collect()
@@ -248,15 +247,15 @@ fn normal_quantile(rank: f64) -> f64 {
     low
 }
 
-/// A probability scaled to 2^32 - 1, rounded to nearest.
+/// Returns a probability scaled to 2^32 - 1, rounded to nearest.
 fn probability(loss: Ppm) -> u32 {
     let scaled = u64::from(loss.get()) * u64::from(u32::MAX) + 500_000;
     u32::try_from(scaled / 1_000_000).unwrap_or(u32::MAX)
 }
 
-/// Packet limit of netem including its child qdisc, large enough that netem never drops packets itself (its default of
-/// 1000 packets is 120 ms at 100 Mbit/s). Packets arrive at the rate of the previous hop, so the limit holds ten times
-/// the link's rate in minimum-size frames.
+/// Returns netem's packet limit, which includes its child qdisc. It is so large that netem itself never drops packets (its default of 1000
+/// packets is 120 ms at 100 Mbit/s). Packets arrive at the rate of the previous hop, so the limit covers minimum-size frames at ten times
+/// the link's rate.
 pub fn limit_pkts(link: &Link, queue_pkts: u32) -> u32 {
     let delay = link.delay.unwrap_or_default();
     let late = link.reorder.and_then(|reorder| reorder.late).unwrap_or_default();
@@ -300,7 +299,7 @@ mod tests {
         assert_eq!(encoded(300_000_000), 24 + 12);
     }
 
-    /// The attributes behind the fixed part: kind and payload.
+    /// Returns kind and payload of the attributes behind the fixed part.
     fn attributes(qdisc: &Qdisc) -> Vec<(u16, Vec<u8>)> {
         attrs(&qdisc.options[24..]).map(|attr| (attr.kind, attr.value.to_vec())).collect()
     }
@@ -313,7 +312,7 @@ mod tests {
         let plan = Link { delay, reorder: Some(reorder), ..Link::default() };
         let mut netem = Netem { plan, limit_pkts: 1000, seed: 0 };
         for qdisc in [netem.encode(), netem.changed(|_| {})] {
-            // Gap, which lets packets skip the delay, and jitter.
+            // Neither gap, which lets packets skip the delay, nor jitter.
             assert_eq!(qdisc.options[12..16], [0; 4]);
             assert_eq!(qdisc.options[20..24], ticks(2_000_000).to_ne_bytes());
             let found = attributes(&qdisc);
@@ -377,7 +376,7 @@ mod tests {
             bad: Some(ppm(500_000)),
             ..BurstLoss::default()
         };
-        // 1 - (1-0.5)(1-0.2) = 0.6, kept 0.4; 0.2.
+        // 1 - (1-0.5)(1-0.2) = 0.6 is lost, 0.4 kept; 0.2 in the good state.
         let [_, _, kept, good] = gilbert(burst, ppm(200_000));
         let part = |share: u32| f64::from(share) / f64::from(u32::MAX);
         assert!((part(kept) - 0.4).abs() < 1e-9 && (part(good) - 0.2).abs() < 1e-9);

@@ -1,4 +1,4 @@
-//! The action `police` of a filter on HTB: drops arriving packets above a rate, in front of netem and the queue.
+//! The action `police` of a filter on HTB. It drops arriving packets above a rate, in front of netem and the queue.
 
 use ccbench_proto::plan::Policer;
 
@@ -20,7 +20,7 @@ const TCA_POLICE_RATE: u16 = 2;
 const TCA_POLICE_RATE64: u16 = 8;
 const TC_ACT_SHOT: u32 = 2;
 const PARMS_BYTES: usize = 56;
-/// A table of times per packet size, which the kernel demands but does not read for Ethernet.
+/// A table of times per packet size, which the kernel requires but does not read for Ethernet.
 const RATE_TABLE: [u8; 1024] = [0; 1024];
 
 /// A policer of all packets.
@@ -28,24 +28,24 @@ const RATE_TABLE: [u8; 1024] = [0; 1024];
 pub struct Police {
     /// Its rate and its bucket.
     pub policer: Policer,
-    /// Added to every packet's bytes, which are those of the Ethernet frame.
+    /// Added to the size of every packet, which is that of the Ethernet frame.
     pub overhead_bytes: u16,
 }
 
 impl Police {
-    /// `struct tc_police`.
+    /// Returns `struct tc_police`.
     fn parms(&self) -> [u8; PARMS_BYTES] {
         let Policer { rate, burst } = self.policer;
         let mut parms = [0; PARMS_BYTES];
         parms[4..8].copy_from_slice(&TC_ACT_SHOT.to_ne_bytes());
         parms[12..16].copy_from_slice(&burst_ticks(rate, size(burst)).to_ne_bytes());
-        // The largest packet: without it, the kernel drops those above 2040 bytes.
+        // The largest packet. Without this field, the kernel drops packets above 2040 bytes.
         parms[16..20].copy_from_slice(&u32::MAX.to_ne_bytes());
         parms[20..32].copy_from_slice(&ratespec(rate, self.overhead_bytes));
         parms
     }
 
-    /// The request that adds this policer to the qdisc `parent`; packets that conform go on to `class`.
+    /// Returns the request that adds this policer to the qdisc `parent`. Packets that conform go on to `class`.
     pub fn add(&self, ifindex: u32, parent: u32, class: u32) -> Vec<u8> {
         // One key with an empty mask: every packet matches.
         let mut selector = [0; 32];
@@ -76,7 +76,7 @@ impl Police {
     }
 }
 
-/// Packets that the actions of a listed filter have dropped; `None`: it has no actions.
+/// Returns the number of packets that the actions of a listed filter have dropped; `None`: it has no actions.
 pub(crate) fn dropped_pkts(filter: &Listed<'_>) -> Option<u64> {
     let actions = attrs(filter.options()?).find_kind(TCA_U32_ACT)?;
     let dropped = |action: Attr<'_>| {

@@ -11,7 +11,7 @@ const TCA_TBF_PRATE64: u16 = 5;
 const TCA_TBF_BURST: u16 = 6;
 const TCA_TBF_PBURST: u16 = 7;
 const PARMS_BYTES: usize = 36;
-/// Parameters, burst and `TCA_TBF_RATE64`, each with its header.
+/// Size of the parameters, the burst and `TCA_TBF_RATE64`, each with its header.
 const RATE64_BYTES: usize = 4 + PARMS_BYTES + 8 + 12;
 
 /// Parameters of a `tbf` qdisc.
@@ -21,10 +21,10 @@ pub struct Tbf {
     pub rate: Rate,
     /// Size of the bucket.
     pub burst_bytes: u32,
-    /// In the unit of the queue below it (bytes for bfifo, packets for pfifo), because the kernel sets that
-    /// queue's limit whenever the token bucket changes.
+    /// Limit in the unit of the queue below it (bytes for bfifo, packets for pfifo), because the kernel sets that queue's limit whenever
+    /// the token bucket changes.
     pub limit: u32,
-    /// Added to every packet's bytes, which are those of the Ethernet frame.
+    /// Added to the size of every packet, which is that of the Ethernet frame.
     pub overhead_bytes: u16,
     /// Bucket of the peak rate.
     pub peak: Option<Peak>,
@@ -40,7 +40,7 @@ pub struct Peak {
 }
 
 impl Tbf {
-    /// `struct tc_tbf_qopt`.
+    /// Returns `struct tc_tbf_qopt`.
     fn parms(&self) -> [u8; PARMS_BYTES] {
         let mut parms = [0; PARMS_BYTES];
         parms[..12].copy_from_slice(&ratespec(self.rate, self.overhead_bytes));
@@ -64,7 +64,7 @@ impl Tbf {
         message.attr_u32(TCA_TBF_PBURST, mtu_bytes)
     }
 
-    /// As a new qdisc.
+    /// Encodes a new qdisc.
     pub fn encode(&self) -> Qdisc {
         let mut message = Message::attributes()
             .attr(TCA_TBF_PARMS, &self.parms())
@@ -75,20 +75,20 @@ impl Tbf {
         Qdisc { kind: "tbf", options: self.peak_attributes(message).into_attributes() }
     }
 
-    /// As a change in a form whose size does not depend on the rate: see [`Self::patch`].
+    /// Encodes a change. Its size does not depend on the rate: see [`Self::patch`].
     pub fn encode_rate64(&self) -> Qdisc {
         let mut options = self.peak_attributes(Message::attributes()).into_attributes();
         options.extend(self.rate64());
         Qdisc { kind: "tbf", options }
     }
 
-    /// Rewrites the parameters of a message made from [`Self::encode_rate64`] with the same peak rate. Allocates nothing.
+    /// Rewrites the parameters of a message from [`Self::encode_rate64`] with the same peak rate. Does not allocate.
     pub fn patch(&self, message: &mut [u8]) {
         let start = message.len() - RATE64_BYTES;
         message[start..].copy_from_slice(&self.rate64());
     }
 
-    /// The attributes with `TCA_TBF_RATE64` for any rate.
+    /// Returns the attributes, with `TCA_TBF_RATE64` for any rate.
     fn rate64(&self) -> [u8; RATE64_BYTES] {
         let mut bytes = [0; RATE64_BYTES];
         let burst = self.burst_bytes.to_ne_bytes();
@@ -125,7 +125,7 @@ mod tests {
         tbf(80_000_000_000).patch(&mut message);
         let rate64 = tbf(80_000_000_000).encode_rate64();
         assert_eq!(message, rate64.change(3, 0x1_0000, super::super::ROOT));
-        // Above 2^32 bytes per second both forms hold the same attributes.
+        // Above 2^32 bytes per second, both forms have the same attributes.
         assert_eq!(rate64.options, tbf(80_000_000_000).encode().options);
     }
 

@@ -1,11 +1,11 @@
-//! Redirection of packets to the packet loop: a veth pair and two filters that redirect into it.
+//! Redirects packets to the packet loop: a veth pair, and two filters that redirect into it.
 //!
 //! ```text
 //! dev ─ clsact egress ─ u32: unicast IP → mirred ─→ ccbu7a ═ ccbu7b ─→ packet socket
 //! ```
 //!
-//! The names of the veth pair record what to undo: `7` is the index of the interface, and the far end ends in `c` instead of
-//! `b` if the link also added the clsact qdisc.
+//! The names of the veth pair record what must be undone: `7` is the index of the interface, and the far end ends in `c` instead of `b` if
+//! the link also added the clsact qdisc.
 
 use std::io;
 
@@ -16,10 +16,10 @@ use crate::netlink::{
     message::{Attr, TCMSG_BYTES, attrs, u16_at, u32_at},
 };
 
-/// Priorities of our filters, one per protocol because the kernel allows no two at one priority.
+/// Priorities of our filters: one per protocol, because the kernel allows only one protocol per priority.
 const FILTERS: [(u16, u16); 2] =
     [(0xcc04, libc::ETH_P_IP as u16), (0xcc06, libc::ETH_P_IPV6 as u16)];
-/// The maximum MTU, so that redirected packets fit even if the MTU of the interface changes.
+/// The maximum MTU, so that redirected packets fit even if the interface's MTU changes.
 const PAIR_MTU: u32 = 65_535;
 
 const ARPHRD_ETHER: u16 = 1;
@@ -35,7 +35,7 @@ const TC_H_CLSACT: u32 = 0xffff_fff1;
 pub(super) struct Plumbing {
     socket: Socket,
     dev: Interface,
-    /// The ends of the veth pair: the target of the redirection, and the end where packets are received.
+    /// The ends of the veth pair: the target of the redirection, and the end that receives the packets.
     entry: Option<Interface>,
     reader: Option<Interface>,
     own_clsact: bool,
@@ -52,7 +52,7 @@ pub(super) struct Interface {
 }
 
 impl Plumbing {
-    /// Creates the veth pair for `dev` and sets it up. Nothing is redirected yet.
+    /// Creates the veth pair for `dev` and sets it up. Does not redirect anything yet.
     pub(super) fn create(link: &str, dev: &str) -> Result<Self, ShaperError> {
         let mut socket = Socket::open()?;
         let dev = ethernet_interface(&mut socket, link, dev)?;
@@ -84,7 +84,7 @@ impl Plumbing {
             Self { socket, dev, entry: None, reader: None, own_clsact, redirected: false };
         let prepared = plumbing.prepare_pair(&entry, &reader);
         if prepared.is_err() && plumbing.entry.is_none() {
-            // Not recorded yet, so Drop would not delete it.
+            // It is not recorded yet, so Drop would not delete it.
             let _ = delete_link(&mut plumbing.socket, &entry);
         }
         prepared.map(|()| plumbing)
@@ -117,7 +117,7 @@ impl Plumbing {
         Ok(())
     }
 
-    /// Redirects the egress of the interface into the pair.
+    /// Redirects the interface's egress into the pair.
     pub(super) fn redirect(&mut self) -> Result<(), ShaperError> {
         if self.own_clsact {
             add_clsact(&mut self.socket, self.dev.index)?;
@@ -151,22 +151,22 @@ impl Plumbing {
         Ok(())
     }
 
-    /// Index of the shaped interface.
+    /// Returns the index of the shaped interface.
     pub(super) fn ifindex(&self) -> u32 {
         self.dev.index
     }
 
-    /// MTU of the shaped interface, bytes.
+    /// Returns the MTU of the shaped interface, bytes.
     pub(super) fn mtu_bytes(&self) -> u32 {
         self.dev.mtu_bytes
     }
 
-    /// Index of the interface where redirected packets are received.
+    /// Returns the index of the interface that receives the redirected packets.
     pub(super) fn reader(&self) -> u32 {
         self.reader.as_ref().map_or(0, |interface| interface.index)
     }
 
-    /// Ethernet address of the target of the redirection.
+    /// Returns the Ethernet address of the target of the redirection.
     pub(super) fn entry_address(&self) -> [u8; 6] {
         self.entry.as_ref().map_or([0; 6], |interface| interface.address)
     }
@@ -184,8 +184,7 @@ impl Drop for Plumbing {
     }
 }
 
-/// Removes the redirection that a killed process left on `dev`; returns whether there was one. Do not call it for an
-/// active link.
+/// Removes the redirection that a killed process left on `dev`, and returns whether there was one. Do not call it for an active link.
 ///
 /// # Errors
 /// Errors of the kernel. A missing interface is not an error.
@@ -202,7 +201,7 @@ pub fn cleanup(dev: &str) -> Result<bool, ShaperError> {
     Ok(true)
 }
 
-/// Removes our filters from an interface, and its clsact qdisc if we added it and it has no other filters.
+/// Removes our filters from an interface. If we added its clsact qdisc and it has no other filters, removes that, too.
 fn stop_redirect(socket: &mut Socket, index: u32, own_clsact: bool) -> Result<(), ShaperError> {
     match hook(socket, index) {
         Ok(Hook::None) => return Ok(()),
@@ -218,16 +217,16 @@ fn stop_redirect(socket: &mut Socket, index: u32, own_clsact: bool) -> Result<()
     Ok(())
 }
 
-/// Priority and protocol (all) of a BPF classifier in clsact, before the redirection of a link on the same interface.
+/// Priority and protocol (all) of a BPF classifier in clsact. It precedes the redirection of a link on the same interface.
 pub(crate) const CLASSIFIER: (u16, u16) = (0xcc01, libc::ETH_P_ALL as u16);
 
-/// Whether an interface has a clsact qdisc that was not added by a link.
+/// Returns whether an interface has a clsact qdisc that no link added.
 pub(crate) fn has_foreign_clsact(socket: &mut Socket, index: u32) -> Result<bool, ShaperError> {
     let links = ifindex(&format!("ccbu{index}c")).is_ok();
     Ok(!links && matches!(hook(socket, index)?, Hook::Clsact))
 }
 
-/// Removes [`CLASSIFIER`] from an interface, and its clsact qdisc if we added it and it has no other filters.
+/// Removes [`CLASSIFIER`] from an interface. If we added its clsact qdisc and it has no other filters, removes that, too.
 pub(crate) fn remove_classifier(index: u32, own_clsact: bool) -> Result<(), ShaperError> {
     let mut socket = Socket::open()?;
     match hook(&mut socket, index) {
@@ -303,7 +302,7 @@ pub(super) fn ethernet_interface(
     })
 }
 
-/// Reads an interface; `None` if it is not Ethernet.
+/// Reads an interface. Returns `None` if it is not Ethernet.
 fn read_interface(socket: &mut Socket, name: &str) -> Result<Option<Interface>, ShaperError> {
     let index = ifindex(name)?;
     let message = Message::new(libc::RTM_GETLINK, ACK).ifinfo(index).finish();
@@ -325,8 +324,8 @@ fn read_interface(socket: &mut Socket, name: &str) -> Result<Option<Interface>, 
     Ok(found)
 }
 
-/// An egress filter of `ifindex` that redirects unicast packets of this EtherType to `target`. The kernel would process
-/// redirected multicast at the far end of the pair as its own.
+/// Returns an egress filter of `ifindex` that redirects unicast packets of this EtherType to `target`. The kernel would treat redirected
+/// multicast packets as its own at the far end of the pair.
 fn redirect_unicast(ifindex: u32, ethertype: u16, prio: u16, target: u32) -> Vec<u8> {
     const TCA_U32_SEL: u16 = 5;
     const TCA_U32_ACT: u16 = 7;
@@ -337,7 +336,7 @@ fn redirect_unicast(ifindex: u32, ethertype: u16, prio: u16, target: u32) -> Vec
     const TC_ACT_STOLEN: i32 = 4;
     const TCA_EGRESS_REDIR: i32 = 1;
     const GROUP_BIT: [u8; 4] = [1, 0, 0, 0];
-    // The destination address begins this far from the IP header.
+    // Offset of the destination address from the IP header.
     const ETHERNET_OFFSET: i32 = -14;
 
     let mut selector = [0; 32];

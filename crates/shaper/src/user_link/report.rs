@@ -7,8 +7,7 @@ use crate::datapath::log::{Log, Row};
 use crate::datapath::{Counters, LinkSpec};
 use crate::replay::PlayedRows;
 
-/// The counters `now` of a link and its interface at `at_ns`. `socket_drops`: packets that the receiving socket had no
-/// room for.
+/// Returns the counters `now` of a link and its interface at `at_ns`. `socket_drops`: packets for which the receiving socket had no room.
 pub(crate) fn qdisc_sample(
     spec: &LinkSpec,
     now: &Counters,
@@ -57,7 +56,7 @@ pub(crate) fn qdisc_sample(
     row
 }
 
-/// A row of the packet log.
+/// Returns a row of the packet log.
 pub(crate) fn packet(link: &str, iface: &str, row: &Row) -> wire::LinkPacket {
     let passed = row.passed;
     wire::LinkPacket {
@@ -76,7 +75,7 @@ pub(crate) fn packet(link: &str, iface: &str, row: &Row) -> wire::LinkPacket {
     }
 }
 
-/// Steps of a trace, if there were any. The model applies them exactly when they are due.
+/// Returns the row for the steps of a trace, if there were any. The model applies steps exactly when they are due.
 pub(crate) fn steps_timing(
     played: Option<&PlayedRows>,
     row: wire::LinkTiming,
@@ -86,7 +85,7 @@ pub(crate) fn steps_timing(
     (count > 0).then_some(wire::LinkTiming { what, count, ..row })
 }
 
-/// Scheduling errors of packets; `late` counts those above 1 ms.
+/// Returns the row for the scheduling errors of packets. `late` counts those above 1 ms.
 pub(crate) fn packets_timing(
     scheduling_error: &Histogram,
     late: u64,
@@ -106,7 +105,7 @@ pub(crate) fn packets_timing(
     }
 }
 
-/// Rows of the packet log; `missed` counts packets that it had no room for.
+/// Returns the row for the packet log. `missed` counts packets for which the log had no room.
 pub(crate) fn log_timing(log: &Log, row: wire::LinkTiming) -> wire::LinkTiming {
     let (count, missed) = log.counts();
     wire::LinkTiming { what: wire::TimingKind::Log.into(), count, missed, ..row }

@@ -1,4 +1,4 @@
-//! Converts the configuration of a link to parameters of the data path.
+//! Converts a link's configuration to parameters of the datapath.
 
 use ccbench_proto::resolve::{ClassConfig, LinkConfig};
 
@@ -9,7 +9,7 @@ use crate::discipline;
 use crate::qdisc::BadQueue;
 use crate::replay::with_mean_rate;
 
-/// The parameters of the data path for `config`.
+/// Returns the datapath's parameters for `config`.
 pub(crate) fn spec_of(config: &LinkConfig) -> Result<LinkSpec, ShaperError> {
     let config = &*with_mean_rate(config);
     let refuse = |bad: BadQueue| ShaperError::Unsupported {

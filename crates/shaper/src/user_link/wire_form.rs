@@ -5,9 +5,9 @@
 //! left ←─ packet socket ← datapath (backward, own thread) ← packet socket ←─ right
 //! ```
 //!
-//! Every frame passes through, independent of protocol, addresses and VLAN tags. Each direction is a [`UserLink`]. The only
-//! change in the kernel is promiscuous mode of the interfaces, which ends with the process. The interfaces should have
-//! no addresses, because the node's own kernel also receives the frames and would answer those addressed to it.
+//! Every frame passes through, whatever its protocol, addresses and VLAN tags. Each direction is a [`UserLink`]. The only change in the
+//! kernel is that the interfaces are in promiscuous mode, until the process ends. They should have no addresses, because the node's own
+//! kernel also receives the frames and would answer those that are addressed to it.
 
 use std::os::fd::AsFd;
 
@@ -19,8 +19,8 @@ use super::{PacketSource, RxEnd, TxEnd, UserLink, reading_socket, system};
 use crate::netlink::Socket;
 use crate::{ShaperError, sys};
 
-/// Both directions of a link between two interfaces. Each is a [`crate::Link`] whose `dev` is the sending interface.
-/// Undone by [`crate::Link::remove`] of either and on drop.
+/// Both directions of a link between two interfaces. Each is a [`crate::Link`] whose `dev` is the sending interface, and is undone by
+/// [`crate::Link::remove`] or by dropping it.
 pub struct Bridge {
     /// From the left interface to the right one.
     pub forward: UserLink,
@@ -31,8 +31,8 @@ pub struct Bridge {
 /// Connects two Ethernet interfaces of the calling thread's network namespace by a link. Needs `CAP_NET_RAW` there.
 ///
 /// # Errors
-/// [`ShaperError::Unsupported`] if both are the same, for interfaces that are not Ethernet, and for what
-/// [`UserLink::open`] does not support; [`ShaperError::NotFound`]; errors of the kernel.
+/// [`ShaperError::Unsupported`] if both interfaces are the same, for interfaces that are not Ethernet, and for what [`UserLink::open`] does
+/// not support; [`ShaperError::NotFound`]; errors of the kernel.
 pub fn bridge(
     left: &str,
     right: &str,

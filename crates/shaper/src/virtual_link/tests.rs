@@ -12,7 +12,7 @@ const MS: u64 = 1_000_000;
 const FRAME: u32 = 1514;
 const NAMES: (&str, &str) = ("bottleneck", "veth0");
 
-/// A packet's number, and whether it was corrupted or its ECN field rewritten.
+/// A packet's number, and whether it was corrupted or its ECN field was rewritten.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Numbered(u32, bool);
 
@@ -65,7 +65,7 @@ const LONG: &str = r#"{"kind": "pfifo", "limit": "1000p"}"#;
 struct Run {
     link: VirtualLink<Numbered>,
     now_ns: u64,
-    /// Additional advances this often.
+    /// Interval of additional calls of `advance`.
     tick_ns: u64,
     out: Departures,
 }
@@ -100,8 +100,8 @@ impl Run {
         self.step(at_ns);
     }
 
-    /// Packets of four flows and all codepoints, half of them acknowledgements, in bursts, about 16 Mbit/s. Ends with an empty
-    /// link.
+    /// Sends packets of four flows with all ECN codepoints, half of them acknowledgements, in bursts at about 16 Mbit/s. The link is empty
+    /// at the end.
     fn bursts(mut self) -> Self {
         let mut state = 1_u64;
         let mut at_ns = 0;
@@ -123,7 +123,7 @@ impl Run {
     }
 }
 
-/// All impairments.
+/// Returns a link with all impairments.
 fn impaired() -> Link {
     let spread = Micros::from_millis(3);
     let distribution = Distribution::Normal;
@@ -229,7 +229,7 @@ fn marks_reach_the_departure() {
         let marked = run.out.iter().filter(|departure| departure.marked);
         let numbers: Vec<u32> = marked.map(|departure| departure.payload.0).collect();
         assert!(numbers.len() > 5, "{json}");
-        // Neither packets that are not ECN-capable, nor those that have CE already.
+        // Neither packets that are not ECN-capable nor packets with CE are rewritten.
         assert!(numbers.iter().all(|number| [1, 2].contains(&(number % 4))), "{numbers:?}");
     }
 }
@@ -242,7 +242,7 @@ fn frames_leave_at_the_rate() {
     }
     assert_eq!(run.link.next_event_ns(), 10 * MS);
     run.until(1_000 * MS);
-    // 1514 B take 1 009 333 1/3 ns. Fractions are carried.
+    // 1514 B take 1 009 333 1/3 ns. The line carries fractions.
     let wanted: Vec<u64> = (1..=300).map(|nth| 10 * MS + nth * 3_028_000 / 3).collect();
     let found: Vec<u64> = run.out.iter().map(|departure| departure.at_ns).collect();
     assert_eq!(found, wanted);
@@ -267,7 +267,7 @@ fn links_without_a_rate_only_delay() {
     }
 }
 
-/// TCP over IPv4 to this port, ECT(0).
+/// Returns TCP over IPv4 to this port, with ECT(0).
 fn frame(dport: u16) -> Vec<u8> {
     let mut frame = vec![0; 12];
     frame.extend([8, 0, 0x45, 2, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 4, 0]);
@@ -299,7 +299,7 @@ fn classes_share_the_rate() {
         run.arrive(0, header, FRAME);
     }
     run.until(500 * MS);
-    // 412 frames, four fifths of them from the class.
+    // 412 frames, of which four fifths belong to the class.
     let of_class = run.out.iter().filter(|departure| departure.payload.0.is_multiple_of(2)).count();
     assert_eq!(run.out.len(), 412);
     assert!((320..345).contains(&of_class), "{of_class}");
@@ -387,7 +387,7 @@ fn packets_without_memory_and_large_frames_are_counted() {
     let delay = Some(Micros::from_millis(10));
     let mut run = Run::new(&config(Link { delay, duplicate, ..Link::default() }, LONG), u64::MAX);
     run.link.store.limit = 3;
-    // The second has no memory for its copy, the third none at all.
+    // The second packet has no memory for its copy, the third has none at all.
     for _ in 0..3 {
         run.arrive(0, Header::default(), FRAME);
     }

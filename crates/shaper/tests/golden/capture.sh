@@ -1,7 +1,7 @@
 #!/bin/bash
-# Recreates the *.hex files here: the netlink message that `tc` sends for each command below, captured with
-# strace in a network namespace of its own. Needs root, strace and iproute2 6.1 or later (dualpi2.hex is
-# derived from the kernel's headers by hand and is not touched). Usage: ./capture.sh
+# Recreates the *.hex files in this directory: the netlink message that `tc` sends for each command
+# below, captured with strace in a network namespace. Needs root, strace and iproute2 6.1 or later.
+# dualpi2.hex is derived from the kernel's headers by hand and is not touched. Usage: ./capture.sh
 set -eu
 cd "$(dirname "$0")"
 if [ "${1:-}" != inside ]; then
@@ -16,7 +16,8 @@ trap 'rm -f "$log"' EXIT
 capture() { # name, arguments of tc
 	local name=$1
 	shift
-	# tc sends the message even where the kernel then refuses it, so every kind can be captured on any kernel.
+	# tc sends the message even if the kernel then refuses it, so every kind can be captured on
+	# any kernel.
 	strace -qq -e trace=sendmsg -e write=all -o "$log" tc "$@" >/dev/null 2>&1 || true
 	{
 		echo "# tc $*"
@@ -27,7 +28,7 @@ capture() { # name, arguments of tc
 	echo "$name: $(tail -n +2 "$name.hex" | tr -d '\n' | wc -c) digits"
 }
 
-# The kind a message adds is in it; where the queue hangs is not what these files are about.
+# The message contains the kind that it adds. Where the queue hangs does not matter for these files.
 leaf="qdisc add dev v0 parent 1:10 handle 10:"
 capture htb_qdisc qdisc add dev v0 root handle 1: htb default 0x10
 capture htb_class class add dev v0 parent 1: classid 1:10 htb rate 100mbit ceil 100mbit burst 3200 cburst 3200 quantum 1514

@@ -1,10 +1,10 @@
-//! Marking queues with real traffic.
+//! Tests marking queues with real traffic.
 
 use ccbench_proto::plan;
 
 use super::*;
 
-/// A kernel counter of a node.
+/// Returns a kernel counter of a node.
 fn nstat(node: &lab::Node, name: &str) -> u64 {
     let text = node.command(&format!("nstat -asz {name}"));
     let line = text.lines().find(|line| line.starts_with(name)).unwrap();
@@ -40,7 +40,7 @@ fn step_aqm_marks_l4s_burst_and_receiver_counts_every_mark() {
     let marks = row.step_mark_pkts.unwrap();
     assert_eq!(nstat(&lab.dst, "IpExtInCEPkts"), marks);
     assert_eq!(nstat(&lab.dst, "IpInHdrErrors"), 0);
-    // A frame takes 0.83 ms: unless the sender is interrupted, the third and all after it wait over 1 ms.
+    // A frame takes 0.83 ms. Unless the sender is interrupted, the third frame and all later ones wait for over 1 ms.
     cpu.check(Duration::from_millis(1), || {
         assert!((10..=28).contains(&marks), "{marks} marks");
     });
@@ -76,13 +76,13 @@ fn classic_ecn_tcp_is_marked_and_delay_stays_near_the_target() {
         delays_us.sort_unstable();
         let row = sample(&mut link);
         let so_far = row.ecn_mark_pkts.unwrap();
-        // A sender without a CPU does not fill the queue.
+        // A sender that gets no CPU does not fill the queue.
         let checked = watch.report().check(Duration::from_millis(100), || {
             let median = delays_us[delays_us.len() / 2];
             assert!((4_000..45_000).contains(&median), "{address}: median of {median} us");
             assert!(so_far > marks, "{address}: {row:?}");
             assert!(row.prob.unwrap() < 0.5, "{row:?}");
-            // All packets except those of the handshakes are ECN-capable; only a link that runs late drops others.
+            // All packets except those of the handshakes are ECN-capable. Others are dropped only if the link runs late.
             assert!(row.drops_pkts <= 2, "{row:?}");
         });
         if checked.is_none() {
@@ -122,7 +122,7 @@ fn every_queue_except_cake_carries_traffic() {
         let cpu = watch.report();
         let row = sample(&mut link);
         let marks = row.ecn_mark_pkts.unwrap_or(0) + row.ce_mark_pkts.unwrap_or(0);
-        // A sender without a CPU does not fill the queue. The transfer takes 0.8 s or more.
+        // A sender that gets no CPU does not fill the queue. The transfer takes at least 0.8 s.
         cpu.check(Duration::from_millis(100), || assert!(marks > 0, "{kind}: {row:?}"));
         assert!(link.state().qdiscs[1].contains(&format!("userspace {kind} ")), "{kind}");
     }

@@ -1,4 +1,4 @@
-//! Impairments and classes with real packets.
+//! Tests impairments and classes with real packets.
 
 use ccbench_proto::plan::{self, Class, Jitter, Policer, Reorder};
 use ccbench_proto::resolve::{ClassConfig, PacketMatch};
@@ -27,7 +27,7 @@ fn policer_drops_what_exceeds_its_burst() {
     let lab = Lab::new();
     let socket = receiver(&lab);
     warm_up(&lab, &socket);
-    // A byte per second: the burst, and nothing else.
+    // At one byte per second, only the burst passes.
     let policer = Policer { rate: Rate::from_bits_per_sec(8), burst: Bytes::new(10 * FRAME) };
     let policed = plan::Link { policer: Some(policer), ..plan::Link::default() };
     let mut link = shape(&lab, impaired(policed));
@@ -48,13 +48,13 @@ fn receiver_checksum_detects_corruption() {
     send(&lab, 0..40, Duration::ZERO);
     await_sample(&mut link, |row| row.sent_pkts >= 40);
     link.remove().unwrap();
-    // The last datagram is not corrupted and arrives after the others.
+    // The last datagram is not corrupted, and it arrives after the others.
     send(&lab, 99..100, Duration::ZERO);
     let mut first = receive(&socket, 1);
     while first.last() != Some(&99) {
         first.extend(receive(&socket, 1));
     }
-    // A flipped bit in length or port may cause another error than a bad checksum.
+    // A flipped bit in length or port may cause an error other than a bad checksum.
     assert_eq!(first, [99]);
     let counted = |name: &str| -> u64 {
         let text = lab.dst.command(&format!("nstat -asz {name}"));
@@ -78,7 +78,7 @@ fn reorders_only_if_configured() {
         let socket = receiver(&lab);
         warm_up(&lab, &socket);
         let _link = shape(&lab, impaired(keys.clone()));
-        // At once: a sender that waits for a CPU between two packets leaves them too far apart to change places.
+        // All at once: a sender that waits for a CPU between two packets leaves them too far apart to be reordered.
         send(&lab, 0..60, Duration::ZERO);
         let mut numbers = receive(&socket, 60);
         assert_eq!(numbers.is_sorted(), in_order, "{keys:?}: {numbers:?}");
@@ -121,8 +121,7 @@ fn class_overtakes_the_default_queue() {
         assert_eq!(of, (from..to).collect::<Vec<_>>());
     }
     assert_eq!(sample(&mut link).drops_pkts, 0);
-    // 40 frames wait for 160 ms. The frames of the class, sent last, get every other transmission and arrive 80 ms before
-    // the queue is empty.
+    // 40 frames wait for 160 ms. The class's frames, sent last, get every other transmission and arrive 80 ms before the queue is empty.
     let last = |from: u32, to: u32| numbers.iter().rposition(|n| (from..to).contains(n)).unwrap();
     cpu.check(Duration::from_millis(50), || {
         assert!(last(40, 50) < last(0, 40), "{numbers:?}");

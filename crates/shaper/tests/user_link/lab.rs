@@ -1,4 +1,4 @@
-//! Three network namespaces in a row, `src — router — dst`. Each belongs to one thread and ends with it.
+//! Three network namespaces in a row, `src — router — dst`. Each belongs to a thread and ends with it.
 
 use std::process::Command;
 use std::sync::mpsc;
@@ -50,7 +50,7 @@ impl Node {
         self.start(job).recv().expect("the job did not panic")
     }
 
-    /// Runs a command in the namespace, which must succeed; returns its standard output.
+    /// Runs a command in the namespace, which must succeed. Returns its standard output.
     pub fn command(&self, line: &str) -> String {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         let output = self.run(move || Command::new(&words[0]).args(&words[1..]).output().unwrap());
@@ -64,7 +64,7 @@ impl Node {
         self.command(&format!("ip {arguments}"))
     }
 
-    /// State that a link must restore: interfaces, qdiscs, and filters of `dev`.
+    /// Returns the state that a link must restore: interfaces, qdiscs, and filters of `dev`.
     pub fn network(&self, dev: &str) -> String {
         [
             self.ip("-o -br link"),
@@ -84,8 +84,8 @@ impl Drop for Node {
     }
 }
 
-/// The turn of a test of this binary: alone, or beside others. Its own load excuses no measurement, so tests that measure have the
-/// machine alone.
+/// A test's turn: alone, or beside other tests of this binary. Tests that measure run alone, because the binary's own load excuses no
+/// measurement.
 type Turn = (Option<RwLockWriteGuard<'static, ()>>, Option<RwLockReadGuard<'static, ()>>);
 
 fn beside() -> Turn {
@@ -97,7 +97,7 @@ pub struct Lab {
     pub src: Node,
     pub router: Node,
     pub dst: Node,
-    /// Until the namespaces are gone.
+    /// Held until the namespaces are gone.
     _turn: Turn,
 }
 
@@ -122,7 +122,7 @@ impl Lab {
         lab
     }
 
-    /// Both ends in one network, 10.3.0.0/24 and fd03::/64, not connected yet.
+    /// Creates both ends in one network, 10.3.0.0/24 and fd03::/64, not connected yet.
     pub fn flat() -> Self {
         let lab = Self::wired(beside());
         let ends = [(&lab.src, "s0", 1), (&lab.dst, "d0", 2)];
@@ -137,7 +137,7 @@ impl Lab {
         lab
     }
 
-    /// Waits for carrier. Packets sent before are lost.
+    /// Waits for carrier. Packets sent earlier are lost.
     fn await_carriers(&self) {
         let start = std::time::Instant::now();
         let ends =
@@ -150,12 +150,12 @@ impl Lab {
         }
     }
 
-    /// Beside other tests.
+    /// Creates a lab that runs beside other tests.
     pub fn new() -> Self {
         Self::routed(beside())
     }
 
-    /// Without other tests of this binary, to measure.
+    /// Creates a lab without other tests of this binary, to measure.
     pub fn alone() -> Self {
         Self::routed((Some(ccbench_tests::alone()), None))
     }

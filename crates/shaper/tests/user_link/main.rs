@@ -1,5 +1,5 @@
-//! The userspace link in network namespaces with real traffic. These tests need root, iproute2 and ethtool,
-//! and a kernel with clsact, u32, mirred and veth; without them they fail.
+//! Tests the userspace link in network namespaces with real traffic. These tests need root, iproute2 and ethtool, and a kernel with clsact,
+//! u32, mirred and veth; without them they fail.
 #![allow(clippy::disallowed_methods, reason = "a test measures real time")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -30,14 +30,14 @@ const WAIT_LIMIT: Duration = Duration::from_secs(20);
 /// Payload of a test datagram, and its Ethernet frame.
 const DATAGRAM: usize = 1000;
 const FRAME: u64 = 1042;
-/// Maximum number of datagrams per test; a receive buffer of the default size holds 92.
+/// Maximum number of datagrams per test. A receive buffer of the default size holds 92.
 const MAX_DATAGRAMS: u32 = 80;
 
 fn config() -> LinkConfig {
     with(plan::Link::default())
 }
 
-/// A link with these keys.
+/// Returns the configuration of a link with these keys.
 fn with(plan: plan::Link) -> LinkConfig {
     let queue = Queue::bfifo(Limit::Bytes(Bytes::new(187_500)));
     LinkConfig { seed: 11, ..LinkConfig::new("bottleneck", plan, queue) }
@@ -163,12 +163,12 @@ fn applies_the_configured_delay() {
     });
 }
 
-/// A byte of a stream that repeats nothing for long.
+/// Returns a byte of a stream that does not repeat for long.
 fn byte_at(position: u64) -> u8 {
     (position.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
-/// Sends a stream from src to dst through a shaped link, and compares every byte.
+/// Sends a stream from src to dst through a shaped link and compares every byte.
 fn transfer(lab: &Lab, address: &'static str, bytes: u64) {
     let listener = lab.dst.run(move || TcpListener::bind((address, 9001)).unwrap());
     let arrived = lab.dst.start(move || {
@@ -199,7 +199,7 @@ fn transfer(lab: &Lab, address: &'static str, bytes: u64) {
 #[test]
 fn tcp_passes_intact_and_super_packets_are_cut() {
     let lab = Lab::new();
-    // Now r1 completes checksums and d0 verifies them: a wrong one would be a loss that never ends.
+    // Now r1 completes checksums and d0 verifies them. A wrong checksum would be lost again and again.
     lab.router.command("ethtool -K r1 tx off");
     let mut link = shape(&lab, with(plan::Link { rate: mbit(100), ..delayed(2).plan }));
     let mut before = sample(&mut link);
@@ -236,7 +236,7 @@ fn without_gso_every_packet_is_written_by_itself() {
         let after = (sample(&mut link).sent_pkts, written());
         *together = (after.0 - before.0).saturating_sub(after.1 - before.1);
     }
-    // The connection's last packets may leave between two readings.
+    // The last packets of the connection may leave between two readings.
     assert!(together[0] < 20 && together[1] > 1000, "{together:?}");
 }
 
@@ -256,7 +256,7 @@ fn counts_queue_drops_and_keeps_the_order() {
     assert_eq!(row.sent_bytes, row.sent_pkts * FRAME);
     let numbers = receive(&socket, row.sent_pkts);
     assert!(numbers.windows(2).all(|two| two[0] < two[1]), "out of order: {numbers:?}");
-    // No drop before the queue was full: one packet in transmission, twenty queued.
+    // No drop before the queue was full: one packet was in transmission, and twenty were queued.
     assert_eq!(numbers[..21], (0..21).collect::<Vec<_>>());
     assert_nothing_more(&socket);
 }
@@ -270,7 +270,7 @@ fn rate_change_applies_to_queued_packets() {
     let slow = Some(Rate::from_bits_per_sec(1));
     let mut link = shape(&lab, LinkConfig { queue, ..rated(slow) });
     send(&lab, 0..MAX_DATAGRAMS, Duration::ZERO);
-    // At one bit per second the first frame alone would take more than two hours.
+    // At one bit per second, the first frame alone would take more than two hours.
     await_sample(&mut link, |row| {
         row.qlen_pkts == u64::from(MAX_DATAGRAMS - 1) && row.sent_pkts == 0
     });
@@ -300,7 +300,7 @@ fn random_loss_depends_only_on_the_seed() {
     assert_ne!(pass(6), first);
 }
 
-/// Policy and real-time priority of the threads of this name.
+/// Returns policy and real-time priority of the threads with this name.
 fn scheduling(name: &str) -> Vec<(u64, u64)> {
     let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let of = |path: std::path::PathBuf| {
@@ -325,7 +325,7 @@ fn state_reports_the_scheduling_class() {
         assert!(got.iter().all(|&(policy, _)| policy == 0), "{reported}: {got:?}");
     } else {
         assert!(reported.contains("SCHED_FIFO 10"), "{reported}");
-        // A thread that ran late meanwhile is demoted, and the link reports it.
+        // A thread that has run late is demoted, and the link reports that.
         let demoted = link.state().qdiscs[2].contains("demoted");
         assert!(demoted || got.contains(&(1, 10)), "{reported}: {got:?}");
     }

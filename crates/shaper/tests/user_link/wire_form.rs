@@ -1,11 +1,11 @@
-//! A link between two interfaces.
+//! Tests a link between two interfaces.
 
 use ccbench_proto::wire::{PacketFate, TimingKind};
 use ccbench_shaper::user_link::{Bridge, bridge};
 
 use super::*;
 
-/// Number of rows that fit into the log; size of a row.
+/// Number of rows that fit in the log, and size of a row.
 const LOGGED: u64 = 10;
 const ROW_BYTES: u64 = 48;
 
@@ -34,7 +34,7 @@ fn bridge_forwards_every_protocol() {
     link.backward.remove().unwrap();
     assert!(lab.router.ip("-d link show r1").contains("promiscuity 1"));
     drop(link);
-    // A child process of another test has copies of the sockets until its exec.
+    // Until its exec, a child process of another test holds copies of the sockets.
     let is_off = || lab.router.ip("-d link show r1").contains("promiscuity 0");
     ccbench_tests::wait_for("the end of the promiscuous mode", WAIT_LIMIT, is_off);
 }
@@ -70,7 +70,7 @@ fn packet_log_records_packets_up_to_its_size_limit() {
     let sent: Vec<_> = packets.iter().filter(|packet| packet.fate() == PacketFate::Sent).collect();
     let dropped = packets.iter().filter(|packet| packet.fate() == PacketFate::Overlimit).count();
     assert_eq!(sent.len() + dropped, packets.len());
-    // All packets arrive during the transmission of the first, so that drops are logged before the second.
+    // All packets arrive while the first is transmitted, so drops are logged before the second packet.
     let checked = cpu.check(Duration::from_millis(5), || {
         assert_eq!(dropped as u64, row.drops_pkts);
     });

@@ -43,7 +43,7 @@ fn struct_sizes_match_c() {
 const CC_H: &str = include_str!("../../../../kmod/core/cc.h");
 const HOST_H: &str = include_str!("../../../../kmod/sim/host.h");
 
-/// What is between the braces of a definition, without comments.
+/// Returns what is between the braces of a definition, without comments.
 fn body(header: &str, definition: &str) -> String {
     let body = header.split_once(&format!("{definition} {{")).unwrap().1.split_once('}').unwrap().0;
     let mut code = String::new();
@@ -53,14 +53,14 @@ fn body(header: &str, definition: &str) -> String {
     code
 }
 
-/// Names of the fields of a C struct, in their order.
+/// Returns the names of the fields of a C struct, in order.
 fn fields_of_c(header: &str, name: &str) -> Vec<String> {
     let code = body(header, &format!("struct {name}"));
     let names = code.split([';', ',']).filter_map(|field| field.split_whitespace().last());
     names.map(|name| name.trim_start_matches('*').to_owned()).collect()
 }
 
-/// The same of a Rust struct.
+/// Returns the names of the fields of a Rust struct, in order.
 fn fields_of_rust(value: &dyn std::fmt::Debug) -> Vec<String> {
     let text = format!("{value:?}");
     let fields = text.split_once('{').unwrap().1.split(',');
@@ -170,7 +170,7 @@ fn requirements_depend_on_parameters() {
     assert!(connection("prague", &[]).unwrap().wants().ect1);
 }
 
-/// Two acknowledged in slow start; 22 * 717 / 1024 = 15 are left by a loss.
+/// Two packets are acknowledged in slow start. A loss leaves 22 * 717 / 1024 = 15.
 #[test]
 fn cubic_grows_and_backs_off() {
     let mut cubic = connection("cubic", &[]).unwrap();
@@ -187,7 +187,7 @@ fn cubic_grows_and_backs_off() {
     assert_eq!((stat(&cubic, "wmax_pkts"), cubic.violation()), (0, None));
 }
 
-/// 20 packets per 10 ms at a gain of 739/256 and 99 %; then 20 packets delivered in 10 ms are 23.1 Mbit/s.
+/// 20 packets per 10 ms at a gain of 739/256 and 99 %. Then 20 packets delivered in 10 ms are 23.1 Mbit/s.
 #[test]
 fn bbr_paces_and_ends_rounds() {
     let mut bbr = connection("bbr", &[]).unwrap();
@@ -201,7 +201,7 @@ fn bbr_paces_and_ends_rounds() {
     assert_eq!(bbr.violation(), None);
 }
 
-/// Without `init` the state has no mark at its end.
+/// Without `init`, the state lacks the mark at its end.
 #[test]
 fn a_violation_is_reported_and_the_first_is_kept() {
     let mut reno = connection("reno", &[]).unwrap();

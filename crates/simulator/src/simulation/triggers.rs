@@ -1,5 +1,5 @@
-//! Changes of links that states of flows trigger. Unlike an agent, which reads rows of states later, this looks at the state
-//! whenever a sender has done something.
+//! Changes of links that the states of flows trigger. An agent reads rows of states later; the simulator looks at the state whenever a
+//! sender has done something.
 
 use ccbench_proto::event::{Kind, NoData};
 
@@ -27,7 +27,7 @@ impl Simulation {
         }
     }
 
-    /// Queues the event for the next triggered change of a link.
+    /// Queues the event for a link's next triggered change.
     fn queue_triggered_changes(&mut self, index: usize) {
         let link = &mut self.network.links[index];
         let due_ns = link.triggered.due_ns();

@@ -1,4 +1,4 @@
-//! Acknowledgements at the sender: `tcp_ack()` and what it calls before the congestion states.
+//! Acknowledgements at the sender: `tcp_ack()` and what it calls before it handles the congestion states.
 
 use super::EcnMode;
 use super::ack_state::{AckState, Rexmit, TCP_PAWS_WINDOW_MS, tsval_ms};
@@ -10,19 +10,19 @@ use crate::packet::{AckSegment, MSS_BYTES, SeqRange};
 /// `tcp_max_reordering`.
 const MAX_REORDERING: u32 = 300;
 
-/// `tcp_skb_spurious_retrans()`: the timestamp that came back is older than the retransmission.
+/// `tcp_skb_spurious_retrans()`: the echoed timestamp is older than the retransmission.
 fn is_spurious_retransmission(segment: &SentSegment, tsecr_ns: u64) -> bool {
     segment.was_retransmitted && tsecr_ns > 0 && tsval_ms(tsecr_ns) < tsval_ms(segment.sent_ns)
 }
 
 impl Sender {
-    /// An acknowledgement arrives. [`Self::data_snd_check`] then sends what it permits.
+    /// Processes an acknowledgement. [`Self::data_snd_check`] then sends what it permits.
     pub fn on_ack(&mut self, now_ns: u64, ack: &AckSegment) {
         self.counters.segs_in += 1;
         if self.paws_discard(ack) {
             return;
         }
-        // `tcp_replace_ts_recent()`: never back, and no data of the other direction is missing.
+        // `tcp_replace_ts_recent()`: the timestamp never goes back, because no data of the other direction is missing.
         self.ts_recent_ns = self.ts_recent_ns.max(ack.tsval_ns);
         if ack.ack_seq < self.snd_una {
             return self.on_old_ack(now_ns, ack);
@@ -47,7 +47,7 @@ impl Sender {
             self.retransmits = 0;
             state.una_advanced = true;
         }
-        // As before this acknowledgement: its own blocks are no evidence of reordering.
+        // Before this acknowledgement: its own blocks are no evidence of reordering.
         let (prior_highest, prior_sacked) =
             (self.rtx_queue.sacked.end(), self.rtx_queue.sacked_out);
         self.sacktag_write_queue(now_ns, ack, &mut state);
@@ -72,8 +72,8 @@ impl Sender {
         }
     }
 
-    /// `tcp_paws_discard()` (RFC 7323), `tcp_disordered_ack_check()`: an acknowledgement that a later one has overtaken by more than a
-    /// tick, unless it repeats the number of the last one within 1.2 timeouts.
+    /// `tcp_paws_discard()` (RFC 7323), `tcp_disordered_ack_check()`: returns whether to discard an acknowledgement because a later one has
+    /// overtaken it by more than a tick. It is kept if it repeats the number of the last one within 1.2 timeouts.
     fn paws_discard(&self, ack: &AckSegment) -> bool {
         let older_ms = tsval_ms(self.ts_recent_ns).saturating_sub(tsval_ms(ack.tsval_ns));
         if older_ms <= TCP_PAWS_WINDOW_MS {
@@ -85,7 +85,7 @@ impl Sender {
         !is_disordered
     }
 
-    /// An acknowledgement that a later one has overtaken: only its SACK blocks count (`old_ack` in `tcp_ack()`).
+    /// Processes an acknowledgement that a later one has overtaken. Only its SACK blocks count (`old_ack` in `tcp_ack()`).
     fn on_old_ack(&mut self, now_ns: u64, ack: &AckSegment) {
         if ack.block_count > 0 {
             let mut state = AckState {
@@ -120,7 +120,7 @@ impl Sender {
         self.xmit_recovery(now_ns, rexmit);
     }
 
-    /// `icsk_ca_ops->pkts_acked()`, which congestion controls with `cong_control()` do not have.
+    /// `icsk_ca_ops->pkts_acked()`. Congestion controls with `cong_control()` do not have it.
     fn pkts_acked(&mut self, now_ns: u64, acked_pkts: u32, state: &AckState) {
         if self.wants.owns_cwnd {
             return;
@@ -154,7 +154,7 @@ impl Sender {
             self.check_dsack(*first, state);
             blocks = rest;
         }
-        // The most recent block comes first; reordering shows only in ascending order.
+        // The most recent block comes first. Reordering is visible only in ascending order.
         let sorted = &mut sorted[..blocks.len()];
         sorted.copy_from_slice(blocks);
         sorted.sort_unstable_by_key(|block| block.start_seq);
@@ -185,18 +185,18 @@ impl Sender {
         }
     }
 
-    /// `tcp_check_dsack()`, `tcp_dsack_seen()`: the receiver had this already.
+    /// `tcp_check_dsack()`, `tcp_dsack_seen()`: the receiver already had this data.
     fn check_dsack(&mut self, range: SeqRange, state: &mut AckState) {
         let segments = (range.end_seq - range.start_seq).div_ceil(MSS_BYTES.into()).max(1);
         let is_of_probe = segments == 1 && self.tlp_high_seq == Some(range.end_seq);
         state.is_dsack_tlp |= is_of_probe;
         self.counters.dsack_dups += segments as u32;
-        // More duplicates than retransmissions: the network duplicated packets.
+        // More duplicates than retransmissions: the network has duplicated packets.
         if self.counters.dsack_dups > self.counters.total_retrans {
             return;
         }
         state.has_dsack = true;
-        // A retransmission that was not needed was delivered, too.
+        // An unnecessary retransmission was delivered, too.
         self.rate.delivered = self.rate.delivered.wrapping_add(segments as u32);
         if self.reordering_seen && !is_of_probe {
             self.rack.see_dsack();
@@ -204,13 +204,13 @@ impl Sender {
         if range.end_seq > state.prior_una {
             self.sacktag_duplicates(range, state);
         } else if self.undo_marker.is_some_and(|marker| range.end_seq > marker) {
-            // -1 stays.
+            // -1 is kept.
             self.undo_retrans -= self.undo_retrans.clamp(0, segments as i64);
         }
     }
 
-    /// `tcp_sacktag_one()` with `dup_sack`: of segments that were not acknowledged before, the retransmission has arrived after the
-    /// original. If that was selectively acknowledged by then, packets were reordered.
+    /// `tcp_sacktag_one()` with `dup_sack`: the retransmission of segments that are not acknowledged cumulatively has arrived after the
+    /// original. If the segment had been selectively acknowledged by then, packets were reordered.
     fn sacktag_duplicates(&mut self, range: SeqRange, state: &mut AckState) {
         let (undo_marker, undo_retrans) = (self.undo_marker, &mut self.undo_retrans);
         self.rtx_queue.duplicate(range, |segment| {
@@ -223,7 +223,7 @@ impl Sender {
         });
     }
 
-    /// Newly selectively acknowledged data; `highest` was the end of what was known before.
+    /// Processes newly selectively acknowledged data. `highest` is the end of what was known before.
     fn sack_range(
         &mut self,
         now_ns: u64,
@@ -235,7 +235,7 @@ impl Sender {
         let high_seq = self.high_seq;
         self.rtx_queue.sack(range, |segment| {
             if !segment.was_retransmitted {
-                // A hole is filled by the original: packets were reordered.
+                // The original fills a hole: packets were reordered.
                 if highest.is_some_and(|highest| segment.seq < highest) {
                     state.add_reordered(segment.seq);
                 }
@@ -265,7 +265,7 @@ impl Sender {
         self.counters.reord_seen += 1;
     }
 
-    /// `tcp_clean_rtx_queue()`; returns the number of packets.
+    /// `tcp_clean_rtx_queue()`. Returns the number of packets.
     fn clean_rtx_queue(
         &mut self,
         now_ns: u64,
@@ -301,13 +301,13 @@ impl Sender {
             state.sets_timer = true;
         } else if let (Some(sacked_ns), Some(head)) = (state.first_sacked_ns, self.rtx_queue.head())
         {
-            // The RTO starts from the head's transmission unless this is of later data.
+            // The RTO starts at the head's transmission, unless this acknowledgement is of later data.
             state.sets_timer = now_ns - sacked_ns > now_ns - head.sent_ns;
         }
         count
     }
 
-    /// ECE, or a higher count of marks.
+    /// Processes ECE, or a higher count of marks.
     fn rcv_ecn_echo(&mut self, ack: &AckSegment, prior_delivered: u32, state: &mut AckState) {
         match self.config.ecn {
             EcnMode::Off => {}

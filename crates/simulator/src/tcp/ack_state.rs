@@ -1,12 +1,12 @@
-//! State that `tcp_ack()` passes to the functions that it calls.
+//! The state that `tcp_ack()` passes to the functions it calls.
 
 use super::delivery_rate::RateSample;
 use super::sender::CcSample;
 
-/// TCP_PAWS_WINDOW: so much older than the last one a timestamp may be.
+/// TCP_PAWS_WINDOW: how much older than the last one a timestamp may be.
 pub(super) const TCP_PAWS_WINDOW_MS: u64 = 1;
 
-/// The timestamp option's clock, ms.
+/// Returns the timestamp option's clock, ms.
 pub fn tsval_ms(at_ns: u64) -> u64 {
     at_ns / 1_000_000
 }
@@ -19,11 +19,11 @@ pub(super) enum Rexmit {
     New,
 }
 
-/// What an acknowledgement has brought: the kernel's `flag` and `struct tcp_sacktag_state`.
+/// The effect of an acknowledgement: the kernel's `flag` and `struct tcp_sacktag_state`.
 #[derive(Debug, Default)]
 pub(super) struct AckState {
     pub ack_seq: u64,
-    /// `snd_una` before it.
+    /// `snd_una` before the acknowledgement.
     pub prior_una: u64,
     pub tsecr_ns: u64,
     /// FLAG_SND_UNA_ADVANCED.
@@ -38,7 +38,7 @@ pub(super) struct AckState {
     pub is_dsack_tlp: bool,
     /// FLAG_ECE.
     pub has_ece: bool,
-    /// It neither advances the acknowledgement nor opens the window.
+    /// Whether it neither advances `snd_una` nor opens the window.
     pub is_duplicate: bool,
     /// FLAG_ORIG_SACK_ACKED.
     pub original_sacked: bool,
@@ -50,12 +50,12 @@ pub(super) struct AckState {
     pub retransmission_acked: bool,
     /// FLAG_ACK_MAYBE_DELAYED.
     pub is_ack_delayed: bool,
-    /// Of data that was sent once: the first and the last transmission that is acknowledged, cumulatively or selectively.
+    /// For data that was sent once: the first and the last transmission that is acknowledged, cumulatively or selectively.
     pub first_sent_ns: Option<u64>,
     pub last_sent_ns: Option<u64>,
     pub first_sacked_ns: Option<u64>,
     pub last_sacked_ns: Option<u64>,
-    /// `reord`: start of the lowest segment that shows reordering. It was sent once and is newly acknowledged selectively below
+    /// `reord`: start of the lowest segment that shows reordering. Either it was sent once and is newly selectively acknowledged below
     /// others, or its retransmission has arrived after the original.
     pub reordered_seq: Option<u64>,
     pub newly_acked_sacked: u32,
@@ -65,7 +65,7 @@ pub(super) struct AckState {
 }
 
 impl AckState {
-    /// The sample for the congestion control, with `lost` packets marked so far.
+    /// Returns the sample for the congestion control; `lost` packets have been marked so far.
     pub fn cc_sample(&self, lost: u32) -> CcSample {
         CcSample {
             rtt_us: self.rtt_us,
@@ -76,12 +76,12 @@ impl AckState {
         }
     }
 
-    /// A segment that begins here shows reordering.
+    /// Records that the segment that begins here shows reordering.
     pub fn add_reordered(&mut self, seq: u64) {
         self.reordered_seq = Some(self.reordered_seq.map_or(seq, |known| known.min(seq)));
     }
 
-    /// `tcp_ack_is_dubious()`, without the test of the state.
+    /// `tcp_ack_is_dubious()`, except for the test of the state.
     pub fn is_dubious(&self) -> bool {
         self.is_duplicate || self.has_sacked || self.has_ece || self.has_dsack
     }

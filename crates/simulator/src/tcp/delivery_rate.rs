@@ -1,21 +1,21 @@
-//! Delivery-rate samples: `tcp_rate_*()` in tcp_input.c, tcp_output.c and tcp.c (tcp_rate.c before Linux 7.0);
+//! Delivery-rate samples: `tcp_rate_*()` in tcp_input.c, tcp_output.c and tcp.c (tcp_rate.c before Linux 7.0), and
 //! draft-cheng-iccrg-delivery-rate-estimation.
 
 use super::retransmit_queue::{SentSegment, TxState};
 
-/// The connection's part of the state.
+/// The rate estimation state of a connection.
 #[derive(Debug, Clone, Default)]
 pub struct DeliveryRate {
-    /// Packets delivered so far, of these with CE; both wrap.
+    /// Packets delivered so far, and how many of them had CE. Both wrap.
     pub delivered: u32,
     pub delivered_ce: u32,
     /// When `delivered` last grew.
     pub delivered_mstamp_ns: u64,
-    /// Transmission time of the packet that was delivered last.
+    /// Transmission time of the most recently delivered packet.
     pub first_tx_mstamp_ns: u64,
-    /// `delivered` at which the pipe is free of the last bubble; 0 if the application does not limit.
+    /// The value of `delivered` at which the last bubble has left the pipe; 0 if the application does not limit the rate.
     pub app_limited: u32,
-    /// For TCP_INFO: the sample with the highest rate that the application did not limit, or the last.
+    /// For TCP_INFO: the sample with the highest rate among those not limited by the application, or else the last sample.
     pub rate_delivered: u32,
     pub rate_interval_us: u32,
     pub rate_app_limited: bool,
@@ -31,7 +31,7 @@ pub struct RateSample {
     pub prior_delivered: u32,
     pub delivered: u32,
     pub delivered_ce: u32,
-    /// 0: no sample.
+    /// Length of the sample; 0: no sample.
     pub interval_us: u32,
     pub is_app_limited: bool,
 }
@@ -52,7 +52,7 @@ impl DeliveryRate {
         }
     }
 
-    /// `tcp_rate_skb_delivered()`: keeps the packet that was sent last.
+    /// `tcp_rate_skb_delivered()`: keeps the sample of the packet that was sent last.
     pub fn skb_delivered(&mut self, segment: &SentSegment, sample: &mut RateSample) {
         let tx = &segment.tx;
         if tx.is_taken {
@@ -72,7 +72,7 @@ impl DeliveryRate {
         self.first_tx_mstamp_ns = segment.sent_ns;
     }
 
-    /// `tcp_rate_gen()`: `newly` packets were delivered by this acknowledgement.
+    /// `tcp_rate_gen()`: this acknowledgement has delivered `newly` packets.
     pub fn rate_gen(
         &mut self,
         now_ns: u64,
@@ -93,7 +93,7 @@ impl DeliveryRate {
         sample.delivered_ce = self.delivered_ce.wrapping_sub(sample.prior_delivered_ce);
         let interval_ns = sample.snd_interval_ns.max(now_ns - sample.prior_ns);
         let interval_us = u32::try_from(interval_ns / 1000).unwrap_or(u32::MAX);
-        // A shorter interval than the minimum RTT is an artefact of reordering.
+        // An interval below the minimum RTT is an artefact of reordering.
         if interval_us < min_rtt_us {
             return;
         }

@@ -1,5 +1,5 @@
-//! Loss detection by time: RFC 8985, `tcp_recovery.c`. `recovery.rs` calls it for acknowledgements, `timers.rs` when the timer for
-//! reordering expires. Its state is in `rack.rs`.
+//! Time-based loss detection: RACK (RFC 8985), `tcp_recovery.c`. `recovery.rs` calls it for acknowledgements, `timers.rs` when the
+//! reordering timer expires. Its state is in `rack.rs`.
 
 use super::rack::TIMEOUT_MIN_NS;
 use super::sender::Sender;
@@ -18,7 +18,7 @@ impl Sender {
         (quarter_ns * u64::from(self.rack.reo_wnd_steps)).min(smoothed_ns)
     }
 
-    /// `tcp_rack_detect_loss()`: how long until more may be lost; 0 if nothing waits.
+    /// `tcp_rack_detect_loss()`: returns how long until more segments may be lost; 0 if none is waiting.
     fn rack_detect_loss(&mut self, now_ns: u64) -> u64 {
         let reo_wnd_ns = self.reo_wnd_ns();
         let mut longest_ns = 0;
@@ -34,7 +34,7 @@ impl Sender {
         longest_ns
     }
 
-    /// `tcp_rack_mark_lost()`: whether the timer for reordering is armed.
+    /// `tcp_rack_mark_lost()`: returns whether the reordering timer is armed.
     pub(super) fn rack_mark_lost(&mut self, now_ns: u64) -> bool {
         if !self.rack.advanced {
             return false;

@@ -9,29 +9,29 @@ use crate::packet::{MSS_BYTES, MTU_BYTES, Segment};
 
 /// MAX_TCP_HEADER of the lab's kernel: L1_CACHE_ALIGN(128 + LL_MAX_HEADER), without drivers that need more than 32 bytes.
 pub(super) const MAX_TCP_HEADER: u64 = 192;
-/// `sk_gso_max_size`: a burst is one super-packet of IP (GSO_LEGACY_MAX_SIZE) less its headers.
+/// `sk_gso_max_size`: a burst is one IP super-packet (GSO_LEGACY_MAX_SIZE) minus its headers.
 pub(super) const SK_GSO_MAX_SIZE_BYTES: u64 = 65_536 - (MAX_TCP_HEADER + 1);
 /// `tcp_tso_rtt_log`.
 const TSO_RTT_LOG: u32 = 9;
 /// `tcp_tso_win_divisor`.
 const TSO_WIN_DIVISOR: u32 = 3;
-/// The stack does not pace the first packets.
+/// The stack does not pace the first packets of a connection.
 const UNPACED_SEGMENTS: u32 = 10;
-/// A burst is not deferred if the last one was longer ago.
+/// A burst is not deferred if the last one was longer ago than this.
 const DEFER_NS: u64 = 1_000_000;
 
-/// What `tcp_tso_should_defer()` decides.
+/// The decision of `tcp_tso_should_defer()`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Defer {
     SendNow,
     CwndLimited,
     RwndLimited,
-    /// The window has room; the application may write more.
+    /// The window has room, and the application may write more.
     AppLimited,
 }
 
 impl Sender {
-    /// Bytes of the stream that were sent at least once.
+    /// Returns the bytes of the stream that have been sent at least once.
     pub fn sent_bytes(&self) -> u64 {
         self.snd_nxt
     }
@@ -55,10 +55,10 @@ impl Sender {
         }
     }
 
-    /// Sends what window, pacing and the application allow: `tcp_write_xmit()`.
+    /// `tcp_write_xmit()`: sends what window, pacing and the application allow.
     pub fn write_xmit(&mut self, now_ns: u64) {
         let (mut sent_pkts, mut is_cwnd_limited) = (0, false);
-        // `tcp_push_pending_frames()`: without data the window limits nothing.
+        // `tcp_push_pending_frames()`: without data, the window limits nothing.
         let had_data = self.write_seq > self.snd_nxt;
         let mut chrono = Chrono::Busy;
         while self.write_seq > self.snd_nxt {
@@ -112,7 +112,7 @@ impl Sender {
         self.chrono_set(now_ns, if idle { Chrono::Idle } else { chrono });
     }
 
-    /// One new segment, also beyond the window: `tcp_write_xmit()` with `push_one` = 2. Returns whether it was sent.
+    /// `tcp_write_xmit()` with `push_one` = 2: sends one new segment, even beyond the window. Returns whether it was sent.
     pub(super) fn write_xmit_probe(&mut self, now_ns: u64) -> bool {
         let sent_pkts =
             if self.pacing_check(now_ns) { 0 } else { self.send_burst(now_ns, 1, false) };
@@ -126,7 +126,8 @@ impl Sender {
         sent_pkts > 0
     }
 
-    /// `tcp_rate_check_app_limited()`: when the application writes, what it wrote before is sent and there is room for more.
+    /// `tcp_rate_check_app_limited()`: called when the application writes. Detects that earlier data has been sent and there is room for
+    /// more.
     pub(super) fn rate_check_app_limited(&mut self) {
         let in_flight = self.rtx_queue.in_flight();
         if self.write_seq - self.snd_nxt < u64::from(MSS_BYTES)
@@ -146,8 +147,8 @@ impl Sender {
         true
     }
 
-    /// `tcp_tso_segs()`, `tcp_tso_autosize()`: segments per burst, what the pacing rate gives in 2^-shift s, more on short paths;
-    /// one if the node has no segmentation offloads.
+    /// `tcp_tso_segs()`, `tcp_tso_autosize()`: returns the segments per burst. A burst is what the pacing rate gives in 2^-shift s, more on
+    /// short paths, and one segment if the node has no segmentation offloads.
     fn tso_segs(&self) -> u32 {
         let bursts = self.cc.bursts(self.pacing_rate_bytes_per_s, MTU_BYTES);
         let mut bytes = self.pacing_rate_bytes_per_s >> (bursts.pacing_shift & 31);
@@ -159,7 +160,7 @@ impl Sender {
         segs.max(bursts.least_segs).min(self.config.gso_max_segs)
     }
 
-    /// `tcp_tso_should_defer()`: waits for more window instead of sending a small burst.
+    /// `tcp_tso_should_defer()`: decides whether to wait for more window instead of sending a small burst.
     fn tso_should_defer(&self, now_ns: u64, max_segs: u32) -> Defer {
         let mss = u64::from(MSS_BYTES);
         let (skb_bytes, is_tail) = self.head_skb();
@@ -192,7 +193,7 @@ impl Sender {
         }
     }
 
-    /// New segments, at most `quota`; returns how many. `only_full`: no part of a segment.
+    /// Sends at most `quota` new segments. Returns how many. `only_full`: sends no partial segment.
     pub(super) fn send_burst(&mut self, now_ns: u64, quota: u32, only_full: bool) -> u32 {
         self.grow_head_skb(quota);
         let (mut sent, mut sent_bytes) = (0, 0);
@@ -203,7 +204,7 @@ impl Sender {
         if sent > 0 {
             let has_psh = self.dequeue_sent();
             self.rtx_queue.end_skb(has_psh);
-            // `__tcp_transmit_skb()`: also the last segment of a burst.
+            // `__tcp_transmit_skb()`: set on the last segment of every burst.
             if let Some((last, _)) = self.outbox.last_mut() {
                 last.psh = has_psh || sent > 1;
             }
@@ -212,11 +213,11 @@ impl Sender {
         sent
     }
 
-    /// One new segment, if there is data and the receiver has room.
+    /// Sends one new segment if there is data and the receiver has room.
     fn send_new(&mut self, now_ns: u64, only_full: bool) -> bool {
         let end = self.write_seq.min(self.snd_wnd_end);
         let bytes = end.saturating_sub(self.snd_nxt).min(MSS_BYTES.into()) as u32;
-        // Silly window: a part of a segment only if it is the last one that the application has.
+        // Silly window syndrome: send a partial segment only if it is the last that the application has.
         if bytes == 0 || (bytes < MSS_BYTES && (end != self.write_seq || only_full)) {
             return false;
         }
@@ -232,19 +233,19 @@ impl Sender {
         true
     }
 
-    /// `tcp_nagle_check()`, `tcp_minshall_check()`: a part of a segment waits until the last one is acknowledged.
+    /// `tcp_nagle_check()`, `tcp_minshall_check()`: a partial segment waits until the last partial one is acknowledged.
     fn nagle_check(&self) -> bool {
         self.snd_sml > self.snd_una
     }
 
-    /// `tcp_event_data_sent()`: the pipe was empty.
+    /// `tcp_event_data_sent()`, for when the pipe was empty.
     fn event_data_sent(&mut self, now_ns: u64) {
         if self.rtx_queue.in_flight() == 0 {
             self.cc_event(now_ns, Event::TxStart);
         }
     }
 
-    /// `tcp_retransmit_skb()`, `tcp_xmit_retransmit_queue()` for one segment.
+    /// `tcp_retransmit_skb()`, or `tcp_xmit_retransmit_queue()` for one segment.
     pub(super) fn retransmit_skb(&mut self, now_ns: u64, seq: u64, bytes: u32) {
         self.event_data_sent(now_ns);
         let tx = self.rate.skb_sent(now_ns, false);
@@ -259,7 +260,7 @@ impl Sender {
         self.update_skb_after_send(now_ns, bytes.into());
     }
 
-    /// The last segment again as a probe: `__tcp_retransmit_skb()` alone.
+    /// `__tcp_retransmit_skb()` alone: sends the last segment again as a probe.
     pub(super) fn retransmit_probe(&mut self, now_ns: u64, seq: u64, bytes: u32) {
         let tx = self.rate.skb_sent(now_ns, false);
         self.rtx_queue.probe(seq, now_ns, tx);
@@ -283,7 +284,7 @@ impl Sender {
         }
     }
 
-    /// `tcp_update_skb_after_send()`: when the next burst may leave.
+    /// `tcp_update_skb_after_send()`: computes when the next burst may leave.
     fn update_skb_after_send(&mut self, now_ns: u64, bytes: u64) {
         let before_ns = self.tcp_wstamp_ns;
         self.tcp_wstamp_ns = before_ns.max(now_ns);
@@ -292,7 +293,7 @@ impl Sender {
             return;
         }
         let length_ns = bytes * 1_000_000_000 / self.pacing_rate_bytes_per_s;
-        // Idle time before this burst shortens the wait, by at most half of its length.
+        // Idle time before this burst shortens the wait, by at most half of the burst's length.
         let credit_ns = (self.tcp_wstamp_ns - before_ns).min(length_ns / 2);
         self.tcp_wstamp_ns += length_ns - credit_ns;
     }
@@ -316,7 +317,7 @@ impl Sender {
         }
     }
 
-    /// The earliest departure time of the next packet has come.
+    /// Sends when the earliest departure time of the next packet has come.
     pub fn on_pacing_timer(&mut self, now_ns: u64) {
         if self.pacing_until_ns.take().is_none() {
             return;
@@ -328,7 +329,7 @@ impl Sender {
         self.write_xmit(now_ns);
     }
 
-    /// When [`Self::on_pacing_timer`] is due.
+    /// Returns when [`Self::on_pacing_timer`] is due.
     pub fn pacing_until_ns(&self) -> Option<u64> {
         self.pacing_until_ns
     }

@@ -1,8 +1,8 @@
-//! Disjoint ranges of sequence numbers: what a receiver holds out of order, and what its sender knows of it.
+//! Disjoint ranges of sequence numbers: what a receiver holds out of order, and what its sender knows about that.
 
 use crate::packet::SeqRange;
 
-/// Ranges in ascending order, with gaps between them.
+/// Ranges in ascending order, separated by gaps.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ranges(Vec<SeqRange>);
 
@@ -11,18 +11,18 @@ impl Ranges {
         self.0.is_empty()
     }
 
-    /// The end of the last range.
+    /// Returns the end of the last range.
     pub fn end(&self) -> Option<u64> {
         self.0.last().map(|range| range.end_seq)
     }
 
-    /// The range that contains this byte.
+    /// Returns the range that contains this byte.
     pub fn containing(&self, at: u64) -> Option<SeqRange> {
         let index = self.0.partition_point(|range| range.end_seq <= at);
         self.0.get(index).copied().filter(|range| range.start_seq <= at)
     }
 
-    /// Adds a range; passes those parts of it that are new to `added`.
+    /// Adds a range. Passes the parts of it that are new to `added`.
     pub fn insert(&mut self, range: SeqRange, mut added: impl FnMut(SeqRange)) {
         if range.start_seq >= range.end_seq {
             return;
@@ -48,7 +48,7 @@ impl Ranges {
         }
     }
 
-    /// Removes everything below `at`; returns how many bytes that were.
+    /// Removes everything below `at`. Returns the number of bytes removed.
     pub fn remove_below(&mut self, at: u64) -> u64 {
         let gone = self.0.partition_point(|range| range.end_seq <= at);
         let whole: u64 = self.0.drain(..gone).map(|range| range.end_seq - range.start_seq).sum();

@@ -1,5 +1,5 @@
-//! The receiving end of a connection: `tcp_data_queue()`, delayed and compressed acknowledgements, the receive window. The
-//! application reads what is in order as soon as it arrives.
+//! The receiving end of a connection: `tcp_data_queue()`, delayed and compressed acknowledgements, and the receive window. The application
+//! reads in-order data as soon as it arrives.
 
 mod buffer;
 
@@ -13,40 +13,40 @@ use super::timer_wheel::wheel_ns;
 use super::{EcnMode, SocketBuffer};
 use crate::packet::{AckSegment, MAX_SACK_BLOCKS, MSS_BYTES, Segment, SeqRange, TCP_HEADER_BYTES};
 
-/// Shortest delay of an acknowledgement; also TCP_DELACK_MIN.
+/// Minimum delay of an acknowledgement; also TCP_DELACK_MIN.
 const TCP_ATO_MIN_NS: u64 = 40_000_000;
-/// Longest delay of an acknowledgement.
+/// Maximum delay of an acknowledgement.
 const TCP_DELACK_MAX_NS: u64 = 200_000_000;
-/// Acknowledgements without delay, at most.
+/// Maximum number of acknowledgements without delay.
 const TCP_MAX_QUICKACKS: u32 = 16;
-/// After a change of the CE mark.
+/// Number of acknowledgements without delay after the CE mark changes.
 const QUICK_ACKS_AFTER_CE: u32 = 2;
-/// Compressed acknowledgements (sysctls `tcp_comp_sack_*`): how many, their delay, and its limit in percent of the RTT.
+/// Compressed acknowledgements (sysctls `tcp_comp_sack_*`): their maximum number, their delay, and its limit in percent of the RTT.
 const COMP_SACK_NR: u32 = 44;
 const COMP_SACK_DELAY_NS: u64 = 1_000_000;
 const COMP_SACK_RTT_PERCENT: u64 = 33;
-/// With so many ranges before it, the range of a new segment is announced at once.
+/// If this many ranges precede the range of a new segment, the range is announced at once.
 const TCP_SACK_BLOCKS_EXPECTED: usize = 2;
 /// `tcp_rcvbuf_low_rtt`.
 const RCVBUF_LOW_RTT_NS: u64 = 1_000_000;
-/// What a segment takes of the buffer with its `struct sk_buff` (`truesize`).
+/// What a segment occupies in the buffer, including its `struct sk_buff` (`truesize`).
 const TRUESIZE_BYTES: u64 = 2304;
-/// `TCP_DEFAULT_SCALING_RATIO`: the share of the buffer that holds payload, in 256ths, before it is measured.
+/// `TCP_DEFAULT_SCALING_RATIO`: the share of the buffer that holds payload, in 256ths, before it has been measured.
 const DEFAULT_SCALING_RATIO: u64 = 128;
-/// The highest window of a SYN or SYN-ACK.
+/// Maximum window of a SYN or SYN-ACK.
 const MAX_UNSCALED_WINDOW_BYTES: u64 = 65_535;
-/// `net.core.rmem_max`: the window's scale fits it.
+/// `net.core.rmem_max`, which limits the window scale.
 const RMEM_MAX_BYTES: u64 = 212_992;
 /// Half of SOCK_MIN_RCVBUF.
 const MIN_WINDOW_CLAMP_BYTES: u64 = 1152;
-/// TCP_MSS_DEFAULT, TCP_MIN_MSS, and a TCP header without options.
+/// TCP_MSS_DEFAULT, TCP_MIN_MSS, and the length of a TCP header without options.
 const TCP_MSS_DEFAULT: u32 = 536;
 const TCP_MIN_MSS: u32 = 88;
 const BARE_TCP_HEADER_BYTES: u32 = 20;
-/// Shorter segments do not raise the window.
+/// Segments shorter than this do not raise the window.
 const MIN_GROWING_BYTES: u32 = 128;
 
-/// A segment that a receiver sends at once.
+/// An acknowledgement that a receiver sends at once.
 type Reply = Option<AckSegment>;
 
 /// A receiving socket.
@@ -54,59 +54,59 @@ type Reply = Option<AckSegment>;
 pub struct Receiver {
     ecn: EcnMode,
     rcv_nxt: u64,
-    /// `rcv_nxt` of the last acknowledgement.
+    /// `rcv_nxt` in the last acknowledgement.
     rcv_wup: u64,
     rcv_wnd_end: u64,
-    /// The window of the last acknowledgement, a multiple of 2^`rcv_wscale`.
+    /// The window in the last acknowledgement, a multiple of 2^`rcv_wscale`.
     rcv_wnd_bytes: u64,
     rcv_wscale: u32,
-    /// The window grows to this, and this to the window that the buffer has room for.
+    /// The window grows up to this. This grows up to the window for which the buffer has room.
     rcv_ssthresh_bytes: u64,
     window_clamp_bytes: u64,
-    /// `sk_rcvbuf`, and its limit by `tcp_rmem`.
+    /// `sk_rcvbuf`, and its limit from `tcp_rmem`.
     rcvbuf_bytes: u64,
     max_rcvbuf_bytes: u64,
     /// The share of the buffer that holds payload, in 256ths.
     scaling_ratio: u64,
-    /// `icsk_ack.rcv_mss`: length of a segment that counts as full; `last_seg_size` of one that did not.
+    /// `icsk_ack.rcv_mss`: the length from which a segment counts as full. `last_seg_size` is that of a segment that did not.
     rcv_mss_bytes: u32,
     last_seg_size_bytes: u32,
-    /// ICSK_ACK_PUSHED: a segment with PSH, or one that is not full, has come since the last acknowledgement.
+    /// ICSK_ACK_PUSHED: a segment with PSH or a partial segment has arrived since the last acknowledgement.
     is_pushed: bool,
     out_of_order: Ranges,
     out_of_order_bytes: u64,
-    /// Ranges in the order in which they last grew.
+    /// Ranges, starting with the one that grew last.
     selective_acks: [SeqRange; MAX_SACK_BLOCKS + 1],
     num_sacks: usize,
     duplicate_sack: Option<SeqRange>,
     ts_recent_ns: u64,
-    /// `icsk_ack.quick`: so many acknowledgements are not delayed.
+    /// `icsk_ack.quick`: number of acknowledgements that will not be delayed.
     quick: u32,
-    /// Delay of an acknowledgement, `icsk_ack.ato`; 0 before the first segment.
+    /// `icsk_ack.ato`: delay of an acknowledgement; 0 before the first segment.
     ato_ns: u64,
-    /// `icsk_ack.lrcvtime`: when the last segment with data came.
+    /// `icsk_ack.lrcvtime`: when the last segment with data arrived.
     lrcvtime_ns: u64,
     delack_timer_ns: Option<u64>,
     compressed_ack_timer_ns: Option<u64>,
     compressed_ack: u32,
     dup_ack_counter: u32,
     compressed_ack_rcv_nxt: u64,
-    /// `TCP_ECN_DEMAND_CWR` (RFC 3168): echo until the sender's CWR.
+    /// `TCP_ECN_DEMAND_CWR` (RFC 3168): echo CE until the sender's CWR.
     demand_cwr: bool,
     last_ce: bool,
     ce_pkts: u32,
-    /// Dynamic right-sizing (`tcp_rcv_space_adjust()`): the RTT as the receiver sees it, 0 before the first sample, and the last
+    /// Dynamic right-sizing (`tcp_rcv_space_adjust()`): the RTT as the receiver sees it (0 before the first sample), and the last
     /// measurement.
     rcv_rtt_ns: u64,
-    /// Of the handshake.
+    /// RTT of the handshake.
     handshake_rtt_ns: u64,
     rcv_rtt_last_tsecr_ms: u64,
-    /// `rcv_rtt_est.seq` and `time`: the end of the window when it was last measured.
+    /// `rcv_rtt_est.seq` and `time`: end of the window at the last measurement, and when that was.
     rcv_rtt_window: Option<(u64, u64)>,
     rcvq_space_bytes: u64,
     rcvq_space_seq: u64,
     rcvq_space_time_ns: u64,
-    /// Counters for tables.
+    /// Counters for the tables.
     pub segs_in: u32,
     pub data_segs_in: u32,
     pub segs_out: u32,
@@ -114,13 +114,13 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// A socket on a path of this RTT, with a buffer by `tcp_rmem`: `tcp_select_initial_window()`, `tcp_init_buffer_space()`.
+    /// Creates a socket on a path with this RTT. Its buffer follows `tcp_rmem`: `tcp_select_initial_window()`, `tcp_init_buffer_space()`.
     pub fn new(ecn: EcnMode, rcvbuf: SocketBuffer, now_ns: u64, rtt_ns: u64) -> Self {
         let mss = u64::from(MSS_BYTES);
         let space_bytes = (rcvbuf.default_bytes * DEFAULT_SCALING_RATIO) >> 8;
         let whole_bytes = space_bytes / mss * mss;
         let rcv_wnd_bytes = if whole_bytes > 0 { whole_bytes } else { space_bytes };
-        // A segment is reserved.
+        // One segment is reserved.
         let window_clamp_bytes = match space_bytes > 2 * mss {
             true => (2 * mss).max(space_bytes - mss),
             false => space_bytes,
@@ -172,37 +172,37 @@ impl Receiver {
         }
     }
 
-    /// Bytes that the application has read.
+    /// Returns the bytes that the application has read.
     pub fn bytes_received(&self) -> u64 {
         self.rcv_nxt
     }
 
-    /// Right edge of the window that the sender knows.
+    /// Returns the right edge of the window that the sender knows.
     pub fn rcv_wnd_end(&self) -> u64 {
         self.rcv_wnd_end
     }
 
-    /// The window in bytes.
+    /// Returns the window in bytes.
     pub fn rcv_wnd_bytes(&self) -> u64 {
         self.rcv_wnd_bytes
     }
 
-    /// Smoothed RTT of a socket that sends no data.
+    /// Returns the smoothed RTT of a socket that sends no data.
     pub fn handshake_rtt_us(&self) -> u32 {
         (self.handshake_rtt_ns / 1000) as u32
     }
 
-    /// The RTT as the receiver sees it (`tcpi_rcv_rtt`).
+    /// Returns the RTT as the receiver sees it (`tcpi_rcv_rtt`).
     pub fn rcv_rtt_us(&self) -> u32 {
         (self.rcv_rtt_ns / 1000) as u32
     }
 
-    /// Packets that came with CE.
+    /// Returns the number of packets that arrived with CE.
     pub fn ce_pkts(&self) -> u32 {
         self.ce_pkts
     }
 
-    /// When [`Self::on_timer`] is due.
+    /// Returns when [`Self::on_timer`] is due.
     pub fn timer_ns(&self) -> Option<u64> {
         match (self.delack_timer_ns, self.compressed_ack_timer_ns) {
             (Some(delack_ns), Some(compressed_ns)) => Some(delack_ns.min(compressed_ns)),
@@ -210,22 +210,22 @@ impl Receiver {
         }
     }
 
-    /// A timer is due.
+    /// Processes a timer that is due.
     pub fn on_timer(&mut self, now_ns: u64) -> Reply {
         self.timer_ns().filter(|at_ns| *at_ns <= now_ns)?;
         if self.delack_timer_ns.is_some_and(|at_ns| at_ns <= now_ns) {
-            // No further segment came within the delay.
+            // No further segment arrived within the delay.
             self.ato_ns = (self.ato_ns << 1).min(self.rto_ns());
         }
         Some(self.ack(now_ns))
     }
 
-    /// `icsk_rto` of a socket that sends nothing.
+    /// Returns `icsk_rto` of a socket that sends nothing.
     fn rto_ns(&self) -> u64 {
         self.handshake_rtt_ns + RTO_MIN_US * 1000
     }
 
-    /// A segment arrives with this ECN field.
+    /// Processes a segment with this ECN field.
     pub fn on_segment(&mut self, now_ns: u64, segment: &Segment, ecn: Ecn) -> Reply {
         self.segs_in += 1;
         self.data_segs_in += 1;
@@ -268,8 +268,8 @@ impl Receiver {
         reply.or_else(|| self.cleanup_rbuf(now_ns))
     }
 
-    /// `tcp_send_dupack()`: of a segment that is dropped, because its timestamp is older than that of the data in order (PAWS, RFC
-    /// 7323). It was overtaken by a retransmission.
+    /// `tcp_send_dupack()` for a segment that is dropped, because its timestamp is older than that of the data in order (PAWS, RFC 7323): a
+    /// retransmission has overtaken it.
     fn send_dupack(&mut self, now_ns: u64, segment: &Segment) -> AckSegment {
         if segment.seq < self.rcv_nxt {
             self.enter_quickack_mode(TCP_MAX_QUICKACKS);
@@ -279,7 +279,7 @@ impl Receiver {
         self.ack(now_ns)
     }
 
-    /// `tcp_cleanup_rbuf()`: the application has read everything, and an acknowledgement is delayed.
+    /// `tcp_cleanup_rbuf()`: called when the application has read everything and an acknowledgement is delayed.
     fn cleanup_rbuf(&mut self, now_ns: u64) -> Reply {
         let left_bytes = self.rcv_wnd_end.saturating_sub(self.rcv_nxt);
         let window_bytes = self.select_window_bytes();
@@ -290,7 +290,7 @@ impl Receiver {
         (is_drained || doubles).then(|| self.ack(now_ns))
     }
 
-    /// `tcp_event_data_recv()`: the delay of acknowledgements follows the distance of segments.
+    /// `tcp_event_data_recv()`: adapts the delay of acknowledgements to the distance of segments.
     fn event_data_recv(&mut self, now_ns: u64, segment: &Segment) {
         self.measure_rcv_mss(segment);
         self.rcv_rtt_measure(now_ns, segment.seq + u64::from(segment.bytes));
@@ -321,7 +321,7 @@ impl Receiver {
                 self.set_scaling_ratio((u64::from(bytes) << 8) / TRUESIZE_BYTES);
             }
             self.rcv_mss_bytes = bytes;
-            // The end of a write: no more data may come soon.
+            // The end of a write: more data may not come soon.
             self.is_pushed |= segment.psh;
             return;
         }
@@ -344,7 +344,7 @@ impl Receiver {
         self.ato_ns = TCP_ATO_MIN_NS;
     }
 
-    /// CE and CWR: `tcp_data_ecn_check()`, `tcp_ecn_accept_cwr()`. A change of CE is acknowledged at once.
+    /// `tcp_data_ecn_check()`, `tcp_ecn_accept_cwr()`: processes CE and CWR. A change of CE is acknowledged at once.
     fn data_ecn_check(&mut self, segment: &Segment, ecn: Ecn) {
         let has_ce = ecn == Ecn::Ce;
         self.ce_pkts = self.ce_pkts.wrapping_add(u32::from(has_ce));
@@ -368,7 +368,7 @@ impl Receiver {
         }
     }
 
-    /// `tcp_data_queue_ofo()`: keeps a segment beyond a gap.
+    /// `tcp_data_queue_ofo()`: keeps a segment behind a gap.
     fn data_queue_ofo(&mut self, now_ns: u64, segment: &Segment, range: SeqRange) -> Reply {
         self.measure_rcv_mss(segment);
         self.rcv_ooopack += 1;
@@ -379,8 +379,8 @@ impl Receiver {
         self.sack_new_ofo_skb(now_ns, range)
     }
 
-    /// `tcp_sack_new_ofo_skb()`: puts the range of a segment beyond a gap before the others. If it is not among the first ones, the
-    /// acknowledgement that waits is sent before, so that each range is once among them; the segment itself is then not acknowledged
+    /// `tcp_sack_new_ofo_skb()`: puts the range of a segment behind a gap in front of the others. If it was not among the first ones, the
+    /// waiting acknowledgement is sent before, so that each range is announced at least once. The segment itself is then not acknowledged
     /// (`tcp_sack_compress_send_ack()` leaves no ICSK_ACK_SCHED).
     fn sack_new_ofo_skb(&mut self, now_ns: u64, range: SeqRange) -> Reply {
         let merged = self.out_of_order.containing(range.start_seq)?;
@@ -398,7 +398,7 @@ impl Receiver {
         reply
     }
 
-    /// `tcp_sack_remove()`: forgets the ranges that are in order.
+    /// `tcp_sack_remove()`: forgets the ranges that are now in order.
     fn sack_remove(&mut self) {
         let rcv_nxt = self.rcv_nxt;
         self.retain_sacks(|r| r.start_seq > rcv_nxt);
@@ -460,17 +460,17 @@ impl Receiver {
         None
     }
 
-    /// `__tcp_select_window()`: the window for an acknowledgement, as its header can carry it.
+    /// `__tcp_select_window()`: returns the window for an acknowledgement, as its header can represent it.
     fn select_window_bytes(&self) -> u64 {
         self.scaled_bytes(self.space_bytes(0).min(self.rcv_ssthresh_bytes))
     }
 
-    /// The lowest multiple of the window's unit that is not less.
+    /// Rounds up to a multiple of the window's unit.
     fn scaled_bytes(&self, window_bytes: u64) -> u64 {
         window_bytes.next_multiple_of(1 << self.rcv_wscale)
     }
 
-    /// The acknowledgement of everything so far.
+    /// Returns the acknowledgement of everything received so far.
     fn ack(&mut self, now_ns: u64) -> AckSegment {
         self.segs_out += 1;
         if self.quick == 1 {
@@ -481,7 +481,7 @@ impl Receiver {
         self.is_pushed = false;
         (self.delack_timer_ns, self.compressed_ack_timer_ns, self.compressed_ack) = (None, None, 0);
         self.rcv_wup = self.rcv_nxt;
-        // The right edge never goes back.
+        // The right edge never moves back.
         let left_bytes = self.rcv_wnd_end.saturating_sub(self.rcv_nxt);
         let window_bytes = self.select_window_bytes();
         self.rcv_wnd_bytes = match window_bytes < left_bytes {

@@ -1,4 +1,4 @@
-//! Congestion states, recovery and its undo: `tcp_fastretrans_alert()` and what it calls, PRR (RFC 9937), F-RTO (RFC 5682).
+//! Congestion states, recovery and undo: `tcp_fastretrans_alert()` and what it calls, PRR (RFC 9937), F-RTO (RFC 5682).
 
 use super::EcnMode;
 use super::ack_state::{AckState, Rexmit, tsval_ms};
@@ -66,7 +66,7 @@ impl Sender {
         Rexmit::Lost
     }
 
-    /// Enters recovery if something is lost (`tcp_time_to_recover()`), otherwise stays or becomes open.
+    /// Enters recovery if something is lost (`tcp_time_to_recover()`). Otherwise stays in or enters the open state.
     fn recover_or_open(&mut self, now_ns: u64, ack: &AckState) -> bool {
         if self.rtx_queue.lost_out == 0 {
             self.try_to_open(now_ns, ack);
@@ -153,7 +153,7 @@ impl Sender {
             let share = share.div_ceil(u64::from(self.prior_cwnd)) as u32;
             share.saturating_sub(self.prr_out)
         };
-        // A fast retransmission at the beginning of recovery.
+        // The fast retransmission at the beginning of recovery.
         sndcnt = sndcnt.max(u32::from(self.prr_out == 0));
         self.snd_cwnd = in_flight + sndcnt;
     }
@@ -163,11 +163,11 @@ impl Sender {
         self.undo_marker = Some(self.snd_una);
         let out = i64::from(self.rtx_queue.retrans_out)
             + i64::from(self.tlp_high_seq.is_some() && self.tlp_retrans);
-        // -1: nothing is retransmitted yet; 0 would mean that all retransmissions were duplicates.
+        // -1: nothing has been retransmitted yet. 0 would mean that all retransmissions were duplicates.
         self.undo_retrans = if out == 0 { -1 } else { out };
     }
 
-    /// `tcp_packet_delayed()`: nothing was retransmitted, or the acknowledgement is of a transmission before the first
+    /// `tcp_packet_delayed()`: returns whether nothing was retransmitted, or the acknowledgement is of a transmission before the first
     /// retransmission (Eifel detection, RFC 3522).
     fn packet_delayed(&self, ack: &AckState) -> bool {
         let is_older = ack.tsecr_ns > 0 && tsval_ms(ack.tsecr_ns) < tsval_ms(self.retrans_stamp_ns);
@@ -220,7 +220,7 @@ impl Sender {
         self.set_ca_state(now_ns, CaState::Open);
     }
 
-    /// `tcp_try_undo_dsack()`: every retransmission was a duplicate.
+    /// `tcp_try_undo_dsack()`: undoes the reduction if every retransmission was a duplicate.
     fn try_undo_dsack(&mut self, now_ns: u64) -> bool {
         if self.undo_marker.is_none() || self.undo_retrans != 0 {
             return false;
@@ -230,7 +230,7 @@ impl Sender {
         true
     }
 
-    /// `tcp_try_undo_partial()`: returns whether to wait, because retransmissions are on the way.
+    /// `tcp_try_undo_partial()`: returns whether to wait because retransmissions are in flight.
     fn try_undo_partial(&mut self, now_ns: u64, ack: &AckState) -> bool {
         if self.undo_marker.is_none() || !self.packet_delayed(ack) {
             return false;
@@ -314,7 +314,7 @@ impl Sender {
         if !self.tlp_retrans || ack.is_dsack_tlp {
             self.tlp_high_seq = None;
         } else if ack.ack_seq > high_seq {
-            // The probe repaired a loss.
+            // The probe has repaired a loss.
             self.init_cwnd_reduction(now_ns);
             self.set_ca_state(now_ns, CaState::Cwr);
             self.end_cwnd_reduction();
@@ -336,7 +336,7 @@ impl Sender {
         if self.in_cwnd_reduction() {
             self.cwnd_reduction(sample.acked_pkts, sample.lost_pkts, ack.una_advanced);
         } else if raises {
-            // `cong_avoid()` learns nothing of the rate and of losses.
+            // `cong_avoid()` does not learn of the rate and of losses.
             let mut view = self
                 .view(now_ns, &CcSample { acked_pkts: sample.acked_pkts, ..CcSample::default() });
             view.prior_inflight_pkts = view.inflight_pkts + sample.acked_pkts;

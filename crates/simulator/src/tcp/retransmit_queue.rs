@@ -1,16 +1,16 @@
-//! The retransmission queue: segments that are sent and not yet acknowledged cumulatively.
+//! The retransmission queue: segments that have been sent and not yet cumulatively acknowledged.
 
 use std::collections::VecDeque;
 
 use super::ranges::Ranges;
 use crate::packet::SeqRange;
 
-/// A segment and what the kernel keeps of it (`struct tcp_skb_cb`).
+/// A segment with what the kernel stores about it (`struct tcp_skb_cb`).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SentSegment {
     pub seq: u64,
     pub bytes: u32,
-    /// Of the last transmission.
+    /// Time of the last transmission.
     pub sent_ns: u64,
     /// `TCPCB_SACKED_ACKED`.
     pub is_sacked: bool,
@@ -20,10 +20,10 @@ pub struct SentSegment {
     pub is_retransmitted: bool,
     /// `TCPCB_EVER_RETRANS`.
     pub was_retransmitted: bool,
-    /// The last one of its `struct sk_buff`, and that has TCPHDR_PSH.
+    /// Whether it is the last segment of its `struct sk_buff`, and whether that has TCPHDR_PSH.
     pub ends_skb: bool,
     pub has_psh: bool,
-    /// State of the connection at the last transmission, for the delivery rate.
+    /// The connection's state at the last transmission, for the delivery rate.
     pub tx: TxState,
 }
 
@@ -35,7 +35,7 @@ pub struct TxState {
     pub delivered: u32,
     pub delivered_ce: u32,
     pub is_app_limited: bool,
-    /// The sample of this transmission has been taken.
+    /// Whether the rate sample of this transmission has been taken.
     pub is_taken: bool,
 }
 
@@ -45,7 +45,7 @@ impl SentSegment {
     }
 }
 
-/// A transmission, in the order of time (`tsorted_sent_queue`).
+/// A transmission, in order of time (`tsorted_sent_queue`).
 #[derive(Debug, Clone, Copy)]
 struct Transmission {
     seq: u64,
@@ -57,16 +57,16 @@ struct Transmission {
 pub struct RetransmitQueue {
     segments: VecDeque<SentSegment>,
     tsorted_sent_queue: VecDeque<Transmission>,
-    /// Starts of segments that may be waiting for retransmission, ascending.
+    /// First bytes of the segments that may be waiting for retransmission, ascending.
     lost_seqs: VecDeque<u64>,
-    /// Ranges that the receiver has beyond the cumulative acknowledgement.
+    /// Ranges that the receiver holds beyond the cumulative acknowledgement.
     pub sacked: Ranges,
     pub sacked_out: u32,
     pub lost_out: u32,
     pub retrans_out: u32,
     /// `tp->lost`: packets marked lost so far.
     pub lost: u32,
-    /// How many `struct sk_buff` have them.
+    /// Number of `struct sk_buff` that hold the segments.
     skbs: u32,
 }
 
@@ -79,7 +79,7 @@ impl RetransmitQueue {
         self.segments.is_empty()
     }
 
-    /// How many `struct sk_buff` hold the segments.
+    /// Returns the number of `struct sk_buff` that hold the segments.
     pub fn skbs(&self) -> u32 {
         self.skbs
     }
@@ -111,19 +111,19 @@ impl RetransmitQueue {
         self.segments.get(index).filter(|segment| segment.seq == seq).map(|_| index)
     }
 
-    /// A segment that begins here.
+    /// Returns the segment that begins here.
     pub fn get(&self, seq: u64) -> Option<&SentSegment> {
         self.segments.get(self.index_of(seq)?)
     }
 
-    /// A new segment is sent.
+    /// Adds a new segment, which is sent.
     pub fn push(&mut self, segment: SentSegment) {
         self.tsorted_sent_queue
             .push_back(Transmission { seq: segment.seq, sent_ns: segment.sent_ns });
         self.segments.push_back(segment);
     }
 
-    /// The last segment is the last one of its `struct sk_buff`.
+    /// Marks the last segment as the last of its `struct sk_buff`.
     pub fn end_skb(&mut self, has_psh: bool) {
         if let Some(last) = self.segments.back_mut() {
             (last.ends_skb, last.has_psh) = (true, has_psh);
@@ -131,7 +131,7 @@ impl RetransmitQueue {
         }
     }
 
-    /// A segment is sent again.
+    /// Records that a segment is sent again.
     pub fn retransmit(&mut self, seq: u64, sent_ns: u64, tx: TxState) {
         let Some(index) = self.index_of(seq) else { return };
         let segment = &mut self.segments[index];
@@ -141,7 +141,7 @@ impl RetransmitQueue {
         self.tsorted_sent_queue.push_back(Transmission { seq, sent_ns });
     }
 
-    /// A segment is sent again as a tail loss probe, which does not count as a retransmission in flight.
+    /// Records that a segment is sent again as a tail loss probe, which does not count as a retransmission in flight.
     pub fn probe(&mut self, seq: u64, sent_ns: u64, tx: TxState) {
         let Some(index) = self.index_of(seq) else { return };
         let segment = &mut self.segments[index];
@@ -150,7 +150,7 @@ impl RetransmitQueue {
         self.tsorted_sent_queue.push_back(Transmission { seq, sent_ns });
     }
 
-    /// Removes the first segment if it ends at `ack` or before.
+    /// Removes the first segment if it ends at or before `ack`.
     pub fn pop_acked(&mut self, ack: u64) -> Option<SentSegment> {
         let segment = *self.segments.front().filter(|segment| segment.end() <= ack)?;
         self.segments.pop_front();
@@ -164,8 +164,8 @@ impl RetransmitQueue {
         Some(segment)
     }
 
-    /// `tcp_sacktag_one()` for each segment of a range that was not selectively acknowledged before, in order; passes them as they
-    /// were.
+    /// `tcp_sacktag_one()` for each segment of a range that was not selectively acknowledged before, in order. Passes each segment in its
+    /// previous state.
     pub fn sack(&mut self, range: SeqRange, mut newly: impl FnMut(&SentSegment)) {
         let mut index = self.segments.partition_point(|segment| segment.seq < range.start_seq);
         while let Some(segment) = self.segments.get_mut(index).filter(|s| s.end() <= range.end_seq)
@@ -187,15 +187,15 @@ impl RetransmitQueue {
         }
     }
 
-    /// `tcp_shift_skb_data()`: appends a segment that was selectively acknowledged to the `struct sk_buff` before it, if that was, too,
-    /// and then the one behind it: a hole was filled.
+    /// `tcp_shift_skb_data()`: a hole was filled. Appends a selectively acknowledged segment to the `struct sk_buff` before it if that is
+    /// selectively acknowledged, too, and then does the same with the one behind it.
     fn shift_skb_data(&mut self, index: usize) {
         if index.checked_sub(1).is_some_and(|before| self.shift_next(before)) {
             self.shift_next(index);
         }
     }
 
-    /// Appends the `struct sk_buff` behind this segment to the one that ends with it; returns whether it could.
+    /// Appends the `struct sk_buff` behind this segment to the one that ends with it. Returns whether it could.
     fn shift_next(&mut self, index: usize) -> bool {
         let (Some(last), Some(next)) = (self.segments.get(index), self.segments.get(index + 1))
         else {
@@ -210,8 +210,8 @@ impl RetransmitQueue {
         shifts
     }
 
-    /// A D-SACK of this range has come: passes the segments that were retransmitted, in order, as they were. Their retransmissions are
-    /// not in flight any more; those of segments that are lost end when these are selectively acknowledged.
+    /// Processes a D-SACK of this range: passes the segments that were retransmitted, in order and in their previous state. Their
+    /// retransmissions are no longer in flight. Those of lost segments stay in flight until the segments are selectively acknowledged.
     pub fn duplicate(&mut self, range: SeqRange, mut arrived: impl FnMut(&SentSegment)) {
         let first = self.segments.partition_point(|segment| segment.seq < range.start_seq);
         let in_range = self.segments.range_mut(first..);
@@ -255,7 +255,7 @@ impl RetransmitQueue {
         }
     }
 
-    /// Forgets that segments are lost: the timeout or recovery was spurious.
+    /// Clears the lost marks of all segments: the timeout or recovery was spurious.
     pub fn unmark_lost(&mut self) {
         for segment in &mut self.segments {
             segment.is_lost = false;
@@ -264,8 +264,8 @@ impl RetransmitQueue {
         self.lost_seqs.clear();
     }
 
-    /// The first lost segment that is not retransmitted yet; as in `tcp_xmit_retransmit_queue()` none while as many retransmissions are
-    /// in flight as segments are lost.
+    /// Returns the first lost segment that has not been retransmitted yet. Like `tcp_xmit_retransmit_queue()`, returns none while as many
+    /// retransmissions are in flight as segments are lost.
     pub fn next_lost(&mut self) -> Option<SentSegment> {
         if self.retrans_out >= self.lost_out {
             return None;
@@ -280,8 +280,8 @@ impl RetransmitQueue {
         None
     }
 
-    /// Calls `judge` for every segment that is in flight, in the order of the last transmission, until it returns
-    /// `None`; marks those lost for which it returns true.
+    /// Calls `is_lost` for every segment in flight, in order of the last transmission, until it returns `None`. Marks those lost for which
+    /// it returns true.
     pub fn mark_lost_where(&mut self, mut is_lost: impl FnMut(&SentSegment) -> Option<bool>) {
         let mut at = 0;
         while let Some(&Transmission { seq, sent_ns }) = self.tsorted_sent_queue.get(at) {

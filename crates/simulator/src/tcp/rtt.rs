@@ -1,30 +1,30 @@
-//! Round-trip times and the retransmission timeout: `tcp_rtt_estimator()`, `tcp_update_rtt_min()`, RFC 6298.
+//! Round-trip times and the retransmission timeout (RFC 6298): `tcp_rtt_estimator()`, `tcp_update_rtt_min()`.
 
 /// TCP_RTO_MIN.
 pub const RTO_MIN_US: u64 = 200_000;
 /// TCP_RTO_MAX.
 const RTO_MAX_US: u64 = 120_000_000;
-/// The timeout before the first sample, also of a SYN.
+/// The timeout before the first sample, also for a SYN.
 pub const TCP_TIMEOUT_INIT_US: u64 = 1_000_000;
 /// Window of the running minimum: `tcp_min_rtt_wlen`.
 const MIN_RTT_WINDOW_MS: u64 = 300_000;
 /// A jiffy of the lab's kernel, and of most distributions' kernels.
 const JIFFY_US: u32 = 1000;
-/// No sample yet.
+/// Means that there is no sample yet.
 pub const NO_RTT_US: u32 = u32::MAX;
 
-/// The estimator's state. Fields are scaled as in the kernel.
+/// State of the estimator. Fields are scaled as in the kernel.
 #[derive(Debug, Clone)]
 pub struct Rtt {
     /// 8 times the smoothed RTT.
     srtt_us: i64,
     /// 4 times the mean deviation.
     mdev_us: i64,
-    /// Largest `mdev_us` of the last RTT, in the same scale.
+    /// Maximum of `mdev_us` in the last RTT, in the same scale.
     mdev_max_us: i64,
-    /// `mdev_max_us` smoothed, in the same scale: the timeout is this beyond the smoothed RTT.
+    /// `mdev_max_us` smoothed, in the same scale: the timeout is the smoothed RTT plus this.
     rttvar_us: i64,
-    /// The deviation's maximum is kept until this is acknowledged.
+    /// The maximum of the deviation is kept until this sequence number is acknowledged.
     rtt_seq: u64,
     rtt_min: MinMax,
 }
@@ -61,7 +61,7 @@ impl MinMax {
         self.subwin_update(sample);
     }
 
-    /// `minmax_subwin_update()`: after a quarter and a half of the window, the second and the third choice are newer samples.
+    /// `minmax_subwin_update()`: after a quarter and after half of the window, newer samples become the second and the third choice.
     fn subwin_update(&mut self, sample: MinMaxSample) {
         let best = &mut self.0;
         let since_ms = sample.at_ms - best[0].at_ms;
@@ -90,7 +90,7 @@ impl Rtt {
         }
     }
 
-    /// A sample for the smoothed RTT.
+    /// Adds a sample to the smoothed RTT.
     pub fn rtt_estimator(&mut self, rtt_us: u32, snd_una: u64, snd_nxt: u64) {
         let rto_min_us = RTO_MIN_US as i64;
         let mut error_us = i64::from(rtt_us.max(1));
@@ -106,7 +106,7 @@ impl Rtt {
         self.srtt_us += error_us;
         if error_us < 0 {
             error_us = -error_us - (self.mdev_us >> 2);
-            // A lower RTT is no reason for a larger timeout.
+            // A lower RTT is no reason for a longer timeout.
             if error_us > 0 {
                 error_us >>= 3;
             }
@@ -127,33 +127,33 @@ impl Rtt {
         }
     }
 
-    /// A sample for the minimum: `tcp_update_rtt_min()`, for which no RTT is one jiffy.
+    /// `tcp_update_rtt_min()`: adds a sample to the minimum. An RTT of zero counts as one jiffy.
     pub fn update_rtt_min(&mut self, now_ns: u64, rtt_us: u32) {
         let rtt_us = if rtt_us == 0 { JIFFY_US } else { rtt_us };
         self.rtt_min.running_min(MinMaxSample { at_ms: now_ns / 1_000_000, rtt_us });
     }
 
-    /// 8 times the smoothed RTT; 0 without a sample.
+    /// Returns 8 times the smoothed RTT; 0 without a sample.
     pub fn srtt_us(&self) -> u32 {
         u32::try_from(self.srtt_us).unwrap_or(u32::MAX)
     }
 
-    /// Smoothed RTT; 0 without a sample.
+    /// Returns the smoothed RTT; 0 without a sample.
     pub fn smoothed_us(&self) -> u32 {
         self.srtt_us() >> 3
     }
 
-    /// 4 times the mean deviation.
+    /// Returns 4 times the mean deviation.
     pub fn mdev_us(&self) -> u32 {
         u32::try_from(self.mdev_us).unwrap_or(u32::MAX)
     }
 
-    /// [`NO_RTT_US`] without a sample.
+    /// Returns the minimum RTT; [`NO_RTT_US`] without a sample.
     pub fn min_us(&self) -> u32 {
         self.rtt_min.0[0].rtt_us
     }
 
-    /// The timeout without backoff.
+    /// Returns the timeout without backoff.
     pub fn rto_us(&self) -> u64 {
         if self.srtt_us == 0 {
             return TCP_TIMEOUT_INIT_US;
@@ -162,7 +162,7 @@ impl Rtt {
         rto_us.clamp(RTO_MIN_US, RTO_MAX_US)
     }
 
-    /// The timeout after this many timeouts in a row.
+    /// Returns the timeout after this many timeouts in a row.
     pub fn backed_off_us(&self, backoff: u32) -> u64 {
         self.rto_us().saturating_mul(1 << backoff.min(16)).min(RTO_MAX_US)
     }
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(rtt.backed_off_us(3), 8 * 220_000);
     }
 
-    /// Samples of seconds and microseconds; returns the minimum.
+    /// Adds samples (seconds, microseconds). Returns the minimum.
     fn min_us(samples: &[(u64, u32)]) -> u32 {
         let mut rtt = Rtt::new();
         samples.iter().for_each(|(at_s, rtt_us)| rtt.update_rtt_min(at_s * 1_000_000_000, *rtt_us));
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(min_us(&[(1, 10), (2, 30), (301, 20)]), 10);
         assert_eq!(min_us(&[(1, 10), (2, 10), (302, 20)]), 10, "an equal sample is newer");
         assert_eq!(min_us(&[(1, 10), (2, 30), (302, 20)]), 20, "nothing else is in the window");
-        // After a quarter of the window 30 becomes the second choice, after a half 40 the third.
+        // After a quarter of the window, 30 becomes the second choice; after half of it, 40 becomes the third.
         assert_eq!(min_us(&[(1, 10), (80, 30), (160, 40), (302, 50)]), 30);
         assert_eq!(min_us(&[(1, 10), (80, 30), (160, 40), (302, 50), (381, 50)]), 40);
         assert_eq!(min_us(&[(1, 10), (80, 30), (160, 40), (462, 50)]), 50);

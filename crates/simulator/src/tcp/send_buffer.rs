@@ -1,5 +1,5 @@
-//! The application's side of a sending socket: `tcp_sendmsg_locked()`, the PSH flag, and the send buffer, which grows with the
-//! window (`tcp_sndbuf_expand()`).
+//! The application's side of a sending socket: `tcp_sendmsg_locked()`, the PSH flag, and the send buffer, which grows with the window
+//! (`tcp_sndbuf_expand()`).
 
 use std::collections::VecDeque;
 
@@ -7,11 +7,11 @@ use super::output::{MAX_TCP_HEADER, SK_GSO_MAX_SIZE_BYTES};
 use super::sender::{Chrono, Sender, TCP_INIT_CWND};
 use crate::packet::MSS_BYTES;
 
-/// SKB_DATA_ALIGN(sizeof()) of `struct sk_buff` and `struct skb_shared_info`.
+/// SKB_DATA_ALIGN(sizeof()) of `struct sk_buff`, and of `struct skb_shared_info`.
 const SK_BUFF_BYTES: u64 = 256;
 const SKB_SHARED_INFO_BYTES: u64 = 320;
-/// SKB_SMALL_HEAD_HEADROOM: the room for headers of a new `struct sk_buff`. MAX_TCP_HEADER and `struct skb_shared_info` are 512
-/// bytes; heads of a cache of their own are no power of two, and so have a cache line of 64 bytes more.
+/// SKB_SMALL_HEAD_HEADROOM: the headroom of a new `struct sk_buff`. MAX_TCP_HEADER and `struct skb_shared_info` take 512 bytes. Heads have
+/// their own slab cache, whose size must not be a power of two, so they get another cache line of 64 bytes.
 const SKB_SMALL_HEAD_HEADROOM_BYTES: u64 = MAX_TCP_HEADER + 64;
 /// `truesize` of a `struct sk_buff` without data: `SKB_TRUESIZE(skb_end_offset())`, 832 bytes (`tcp_stream_alloc_skb()`).
 const SKB_OVERHEAD_BYTES: u64 =
@@ -31,7 +31,7 @@ pub struct SocketBuffer {
     pub max_bytes: u64,
 }
 
-/// A `struct sk_buff` of the write queue. It begins where the one before it ends.
+/// A `struct sk_buff` of the write queue. It begins where the previous one ends.
 #[derive(Debug, Clone, Copy)]
 struct WriteSkb {
     end_seq: u64,
@@ -42,18 +42,18 @@ struct WriteSkb {
 /// The write queue, and the application that fills it.
 #[derive(Debug)]
 pub struct SendBuffer {
-    /// `sk_write_queue`: what is not sent yet.
+    /// `sk_write_queue`: data that has not been sent yet.
     skbs: VecDeque<WriteSkb>,
     /// `sk_sndbuf`, and its limit.
     sndbuf_bytes: u64,
     max_bytes: u64,
-    /// The application writes up to this byte of the stream.
+    /// Offset in the stream up to which the application writes.
     app_seq: u64,
-    /// The present or last call of send().
+    /// Where the current or last call of send() began.
     call_start_seq: u64,
     call_end_seq: u64,
     pushed_seq: u64,
-    /// SOCK_NOSPACE: the call waits for memory.
+    /// SOCK_NOSPACE: the call is waiting for memory.
     is_waiting: bool,
 }
 
@@ -73,7 +73,7 @@ impl SendBuffer {
 }
 
 impl Sender {
-    /// The application writes up to this byte of the stream, in calls of send() that block while the buffer is full.
+    /// Lets the application write up to this byte of the stream, in calls of send() that block while the buffer is full.
     pub fn write(&mut self, now_ns: u64, app_seq: u64) {
         self.send_buffer.app_seq = self.send_buffer.app_seq.max(app_seq);
         if !self.send_buffer.is_waiting {
@@ -109,8 +109,8 @@ impl Sender {
         }
     }
 
-    /// `tcp_xmit_size_goal()`: length of a full `struct sk_buff`, at most half of the receiver's largest window; one segment if the
-    /// node has no segmentation offloads.
+    /// `tcp_xmit_size_goal()`: returns the length of a full `struct sk_buff`, at most half of the receiver's largest window; one segment if
+    /// the node has no segmentation offloads.
     fn size_goal_bytes(&self) -> u64 {
         let mss = u64::from(MSS_BYTES);
         let bound_bytes = match self.max_window_bytes {
@@ -122,7 +122,7 @@ impl Sender {
         segs.min(self.config.gso_max_segs.into()).max(1) * mss
     }
 
-    /// What the last `struct sk_buff` of the write queue has.
+    /// Returns the bytes in the last `struct sk_buff` of the write queue.
     fn tail_skb_bytes(&self) -> Option<u64> {
         let skbs = &self.send_buffer.skbs;
         let before = skbs.len().checked_sub(2).and_then(|at| skbs.get(at));
@@ -134,7 +134,7 @@ impl Sender {
         self.tail_skb_bytes().is_some_and(|bytes| bytes < size_goal_bytes)
     }
 
-    /// `tcp_skb_entail()`: a new `struct sk_buff`. `false`: the buffer is full (`sk_stream_memory_free()`).
+    /// `tcp_skb_entail()`: adds a new `struct sk_buff`. Returns `false` if the buffer is full (`sk_stream_memory_free()`).
     fn skb_entail(&mut self, now_ns: u64) -> bool {
         if self.wmem_queued_bytes() >= self.send_buffer.sndbuf_bytes {
             return false;
@@ -149,19 +149,19 @@ impl Sender {
         true
     }
 
-    /// Appends the application's data to the last `struct sk_buff`, which has room. As in the kernel, only a new one needs room in the
+    /// Appends the application's data to the last `struct sk_buff`, which has room. As in the kernel, only a new one requires room in the
     /// buffer.
     fn fill_tail_skb(&mut self, size_goal_bytes: u64) {
         let room_bytes = size_goal_bytes.saturating_sub(self.tail_skb_bytes().unwrap_or(0));
         let buffer = &mut self.send_buffer;
         let Some(tail) = buffer.skbs.back_mut() else { return };
-        // An earlier call set it, and its data is not the last any more.
+        // An earlier call has set it, and that call's data is no longer the last.
         tail.has_psh &= self.write_seq != buffer.call_start_seq;
         self.write_seq += room_bytes.min(buffer.call_end_seq - self.write_seq);
         tail.end_seq = self.write_seq;
     }
 
-    /// `forced_push()`: more than half of the receiver's largest window came after the last flag.
+    /// `forced_push()`: more than half of the receiver's largest window has been written since the last PSH flag.
     fn forced_push(&self) -> bool {
         self.write_seq > self.send_buffer.pushed_seq + (self.max_window_bytes >> 1)
     }
@@ -174,13 +174,13 @@ impl Sender {
         self.write_xmit(now_ns);
     }
 
-    /// `sk_wmem_queued`: data that is not acknowledged, also what is not sent yet, with its overhead.
+    /// `sk_wmem_queued`: data that is not acknowledged, including data that has not been sent yet, with its overhead.
     fn wmem_queued_bytes(&self) -> u64 {
         let skbs = self.send_buffer.skbs.len() as u64 + u64::from(self.rtx_queue.skbs());
         self.write_seq - self.snd_una + skbs * SKB_OVERHEAD_BYTES
     }
 
-    /// `tcp_sndbuf_expand()`: two windows; three for a congestion control that may be in slow start while it recovers.
+    /// `tcp_sndbuf_expand()`: two windows, or three for a congestion control that may be in slow start during recovery.
     pub(super) fn sndbuf_expand(&mut self) {
         let windows = if self.wants.owns_cwnd { 3 } else { 2 };
         let packets = TCP_INIT_CWND.max(self.snd_cwnd).max(self.reordering + 1);
@@ -191,7 +191,7 @@ impl Sender {
         }
     }
 
-    /// `tcp_data_snd_check()`, after an acknowledgement: sends what it permits, and wakes an application that waits for memory.
+    /// `tcp_data_snd_check()`: after an acknowledgement, sends what it permits and wakes an application that waits for memory.
     pub fn data_snd_check(&mut self, now_ns: u64) {
         self.write_xmit(now_ns);
         self.check_space(now_ns);
@@ -225,7 +225,7 @@ impl Sender {
         self.send_buffer.is_waiting
     }
 
-    /// Whether the buffer is what keeps the connection from sending, after it has sent `sent_pkts`: `tcp_cwnd_validate()`.
+    /// Returns whether the buffer keeps the connection from sending more than `sent_pkts`: `tcp_cwnd_validate()`.
     pub(super) fn is_sndbuf_limited(&self, sent_pkts: u32) -> bool {
         let begins = sent_pkts > 0 && !self.tcp_is_cwnd_limited();
         self.send_buffer.is_waiting
@@ -233,14 +233,14 @@ impl Sender {
             && (begins || self.chrono_type == Chrono::SndbufLimited)
     }
 
-    /// What the first `struct sk_buff` of the write queue has, and whether it is the last one.
+    /// Returns the bytes in the first `struct sk_buff` of the write queue, and whether it is the last one.
     pub(super) fn head_skb(&self) -> (u64, bool) {
         let skbs = &self.send_buffer.skbs;
         let bytes = skbs.front().map_or(0, |skb| skb.end_seq - self.snd_nxt);
         (bytes, skbs.len() <= 1)
     }
 
-    /// `tcp_grow_skb()`: moves data from the next `struct sk_buff` to the first one, so that it has these segments.
+    /// `tcp_grow_skb()`: moves data from the next `struct sk_buff` to the first one, so that this has as many segments.
     pub(super) fn grow_head_skb(&mut self, segments: u32) {
         let wanted_seq = self.snd_nxt + u64::from(segments) * u64::from(MSS_BYTES);
         let skbs = &mut self.send_buffer.skbs;
@@ -252,13 +252,13 @@ impl Sender {
                 skbs[0].end_seq = wanted_seq;
                 return;
             }
-            // Nothing is left of the next one.
+            // Nothing of the next one is left.
             skbs.pop_front();
             skbs[0].has_psh |= head.has_psh;
         }
     }
 
-    /// Removes what has been sent from the write queue; returns whether it ends with the PSH flag.
+    /// Removes what has been sent from the write queue. Returns whether it ends with the PSH flag.
     pub(super) fn dequeue_sent(&mut self) -> bool {
         let skbs = &mut self.send_buffer.skbs;
         let sent = skbs.front().copied().filter(|head| head.end_seq <= self.snd_nxt);

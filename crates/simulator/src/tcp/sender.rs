@@ -1,4 +1,4 @@
-//! The sending end of a connection: its state, and what the congestion control sees of it and changes.
+//! The sending end of a connection: its state, and what the congestion control reads and changes of it.
 
 use ccbench_proto::plan::Ecn;
 use ccbench_proto::wire::{TcpEvent, TcpEventKind};
@@ -12,14 +12,14 @@ use super::timer_wheel::Timer;
 use crate::congestion_control::{self, CaState, CongestionControl, Event, Out, Wants, ack_flags};
 use crate::packet::{MSS_BYTES, MTU_BYTES, Segment};
 
-/// Window of a new connection, packets (RFC 6928).
+/// Initial window, packets (RFC 6928).
 pub const TCP_INIT_CWND: u32 = 10;
-/// The slow start threshold before the first loss, packets.
+/// Initial slow start threshold, packets.
 pub const TCP_INFINITE_SSTHRESH: u32 = 0x7fff_ffff;
 /// `snd_cwnd_clamp` of a socket that sets none.
 const CWND_CLAMP: u32 = u32::MAX;
 
-/// How marks come back to the sender.
+/// How marks are fed back to the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EcnMode {
     /// Packets are not ECN-capable.
@@ -27,7 +27,7 @@ pub enum EcnMode {
     Off,
     /// Once per window (RFC 3168).
     Classic,
-    /// Each mark is counted (AccECN), and packets carry this code point.
+    /// Each mark is counted (AccECN), and data packets carry this code point.
     Accurate {
         /// [`Ecn::Ect0`] or [`Ecn::Ect1`].
         ect: Ecn,
@@ -35,7 +35,7 @@ pub enum EcnMode {
 }
 
 impl EcnMode {
-    /// The ECN field of data; of retransmissions only with accurate feedback.
+    /// Returns the ECN field of data. Retransmissions are ECN-capable only with accurate feedback.
     pub fn field(self, is_retransmission: bool) -> Ecn {
         match self {
             Self::Off => Ecn::NotEct,
@@ -52,27 +52,27 @@ pub struct SenderConfig {
     pub ecn: EcnMode,
     /// `tcp_wmem`.
     pub sndbuf: SocketBuffer,
-    /// What the application passes to one call of send() at most, bytes.
+    /// Maximum number of bytes that the application passes to one call of send().
     pub send_bytes: u64,
     /// `tcp_slow_start_after_idle`.
     pub slow_start_after_idle: bool,
-    /// `sk_gso_max_segs`: the most segments of a `struct sk_buff`, 1 on a node without segmentation offloads.
+    /// `sk_gso_max_segs`: maximum number of segments of a `struct sk_buff`, 1 on a node without segmentation offloads.
     pub gso_max_segs: u32,
-    /// Seeds the congestion control's random numbers; not 0.
+    /// Seed of the congestion control's random numbers; not 0.
     pub seed: u64,
 }
 
-/// What an end has of the handshake.
+/// What an end knows from the handshake.
 #[derive(Debug, Clone, Copy)]
 pub struct Established {
     pub rtt_ns: u64,
     /// TSval of the other end's last segment.
     pub ts_recent_ns: u64,
-    /// Packets.
+    /// Initial window, packets.
     pub init_cwnd: u32,
 }
 
-/// Counters for tables; those without a unit in their name are packets, `reord_seen` and `total_rto` events.
+/// Counters for the tables. Those without a unit in their name count packets; `reord_seen` and `total_rto` count events.
 #[derive(Debug, Clone, Default)]
 pub struct SenderCounters {
     pub bytes_sent: u64,
@@ -147,7 +147,7 @@ pub struct Sender {
     pub(super) ts_recent_ns: u64,
     pub(super) prior_in_flight: u32,
     seed: u64,
-    /// A round of the congestion control has ended.
+    /// Whether a round of the congestion control has ended.
     pub(super) round_ended: bool,
     state_began: bool,
     rounds: u64,
@@ -155,9 +155,9 @@ pub struct Sender {
     pub counters: SenderCounters,
     pub(super) chrono_start_ns: u64,
     pub(super) chrono_type: Chrono,
-    /// Segments to transmit, each with whether it is a retransmission.
+    /// Segments to transmit, each with a flag for a retransmission.
     pub outbox: Vec<(Segment, bool)>,
-    /// Rows of `tcp_events`, without the fields that name the flow; `None`: not recorded.
+    /// Rows of `tcp_events`, without the fields that name the flow. `None`: events are not recorded.
     pub events: Option<Vec<TcpEvent>>,
 }
 
@@ -170,7 +170,7 @@ pub(super) enum Chrono {
     SndbufLimited,
 }
 
-/// What the congestion control learns of an acknowledgement.
+/// What the congestion control learns from an acknowledgement.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct CcSample {
     pub rtt_us: Option<u32>,
@@ -182,7 +182,7 @@ pub(super) struct CcSample {
     pub sample: super::delivery_rate::RateSample,
 }
 
-/// An estimate from the handshake.
+/// Returns an RTT estimate from the handshake.
 fn handshake_rtt(now_ns: u64, rtt_ns: u64) -> Rtt {
     let mut rtt = Rtt::new();
     let rtt_us = (rtt_ns / 1000) as u32;
@@ -192,7 +192,7 @@ fn handshake_rtt(now_ns: u64, rtt_ns: u64) -> Rtt {
 }
 
 impl Sender {
-    /// A socket whose handshake ended at `now_ns`.
+    /// Creates a socket whose handshake ended at `now_ns`.
     pub fn new(
         config: SenderConfig,
         cc: CongestionControl,
@@ -208,7 +208,7 @@ impl Sender {
             cc,
             rtx_queue: RetransmitQueue::default(),
             rtt: handshake_rtt(now_ns, established.rtt_ns),
-            // The SYN or SYN-ACK counts.
+            // The SYN or SYN-ACK counts as delivered.
             rate: DeliveryRate { delivered: 1, ..DeliveryRate::default() },
             rack: Rack::new(),
             snd_una: 0,
@@ -272,7 +272,7 @@ impl Sender {
         self.apply(&out);
     }
 
-    /// What the congestion control sees of the socket.
+    /// Returns what the congestion control sees of the socket.
     pub(super) fn view(&mut self, now_ns: u64, cc_sample: &CcSample) -> congestion_control::Ack {
         let sample = &cc_sample.sample;
         let mut set = 0;
@@ -348,7 +348,7 @@ impl Sender {
         self.cc.on_loss(&view)
     }
 
-    /// Whether the window was full when packets were last sent, and `tcp_is_cwnd_limited()`.
+    /// Returns whether the window was full when packets were last sent, and `tcp_is_cwnd_limited()`.
     pub(super) fn cwnd_flags(&self) -> u32 {
         let full = if self.is_cwnd_limited { ack_flags::CWND_FULL } else { 0 };
         full | if self.tcp_is_cwnd_limited() { ack_flags::CWND_LIMITED } else { 0 }
@@ -382,8 +382,8 @@ impl Sender {
         self.pacing_rate_bytes_per_s = rate / u64::from(self.rtt.srtt_us().max(1));
     }
 
-    /// The rows of the congestion control's state, if a round has ended or a state has begun since the last call: how many
-    /// rounds have ended, and the values.
+    /// Returns the congestion control's state if a round has ended or a state has begun since the last call: the number of rounds that have
+    /// ended, and the values.
     pub fn take_state(&mut self, now_ns: u64) -> Option<(u64, Vec<congestion_control::Stat>)> {
         let began = std::mem::take(&mut self.state_began);
         if std::mem::take(&mut self.round_ended) {
@@ -393,13 +393,13 @@ impl Sender {
         began.then(|| (self.rounds, self.observed_state(now_ns)))
     }
 
-    /// The congestion control's state.
+    /// Returns the congestion control's state.
     pub fn cc_state(&mut self, now_ns: u64) -> Vec<congestion_control::Stat> {
         let view = self.view(now_ns, &CcSample::default());
         self.cc.read(&view)
     }
 
-    /// The same, without a draw of its random numbers: looking changes nothing.
+    /// Returns the same without drawing a random number: observing changes nothing.
     pub fn observed_state(&mut self, now_ns: u64) -> Vec<congestion_control::Stat> {
         let seed = self.seed;
         let stats = self.cc_state(now_ns);
@@ -407,17 +407,17 @@ impl Sender {
         stats
     }
 
-    /// A rule that the congestion control broke.
+    /// Returns a rule that the congestion control violated.
     pub fn violation(&self) -> Option<congestion_control::Violation> {
         self.cc.violation()
     }
 
-    /// Adds to [`Self::events`].
+    /// Adds an event to [`Self::events`].
     pub fn push_event(&mut self, now_ns: u64, kind: TcpEventKind, count: u32) {
         self.push_event_with(now_ns, kind, |event| TcpEvent { count, ..event });
     }
 
-    /// The same with what `complete` sets.
+    /// Adds an event with the fields that `complete` sets.
     pub(super) fn push_event_with(
         &mut self,
         now_ns: u64,
@@ -439,7 +439,7 @@ impl Sender {
         }));
     }
 
-    /// Accounts for the time that has passed with what limited the connection.
+    /// Attributes the time that has passed to what limited the connection.
     pub(super) fn chrono_set(&mut self, now_ns: u64, chrono_type: Chrono) {
         let passed_ns = now_ns - self.chrono_start_ns;
         self.chrono_start_ns = now_ns;
@@ -453,7 +453,7 @@ impl Sender {
         self.chrono_type = chrono_type;
     }
 
-    /// TCP_INFO at this instant.
+    /// Returns TCP_INFO at this instant.
     pub fn info(&mut self, now_ns: u64) -> TcpInfo {
         self.chrono_set(now_ns, self.chrono_type);
         TcpInfo {
@@ -486,15 +486,15 @@ impl Sender {
         }
     }
 
-    /// Bytes per second of the latest sample.
+    /// Returns the rate of the latest sample, bytes per second.
     fn delivery_rate_bytes_per_s(&self) -> u64 {
         let bytes = u64::from(self.rate.rate_delivered) * u64::from(MSS_BYTES);
         bytes.saturating_mul(1_000_000).checked_div(self.rate.rate_interval_us.into()).unwrap_or(0)
     }
 }
 
-/// A part of TCP_INFO. `packets_out`, `*_out`, `snd_cwnd`, `snd_ssthresh`, `reordering` and `delivered*` are packets, `snd_wnd` bytes,
-/// `retransmits` and `backoff` timeouts in a row.
+/// A part of TCP_INFO. `packets_out`, `*_out`, `snd_cwnd`, `snd_ssthresh`, `reordering` and `delivered*` are in packets, `snd_wnd` in
+/// bytes. `retransmits` and `backoff` count timeouts in a row.
 #[derive(Debug, Clone, Copy)]
 pub struct TcpInfo {
     pub ca_state: u32,
@@ -516,7 +516,7 @@ pub struct TcpInfo {
     pub reordering: u32,
     pub delivered: u32,
     pub delivered_ce: u32,
-    /// The sample that gives the delivery rate: packets, and the time that they took.
+    /// The sample that gives the delivery rate: packets and the time that they took.
     pub rate_delivered: u32,
     pub rate_interval_us: u32,
     pub delivery_rate_bytes_per_s: u64,

@@ -1,4 +1,4 @@
-//! Sender and receiver together on an ideal path, in the manner of packetdrill scripts.
+//! Tests sender and receiver together on an ideal path, in the manner of packetdrill scripts.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ fn sender(cc: &str, ecn: EcnMode) -> Sender {
     sender_with(cc, ecn, SNDBUF, TCP_INIT_CWND)
 }
 
-/// On a node with segmentation offloads.
+/// Returns a sender on a node with segmentation offloads.
 fn sender_with(cc: &str, ecn: EcnMode, sndbuf: SocketBuffer, init_cwnd: u32) -> Sender {
     established(cc, config(ecn, sndbuf, 65_535), init_cwnd)
 }
@@ -43,7 +43,7 @@ fn established(cc: &str, config: SenderConfig, init_cwnd: u32) -> Sender {
     Sender::new(config, cc, 0, Established { rtt_ns, ts_recent_ns: 0, init_cwnd }, ALL)
 }
 
-/// A sender after its first retransmission timeout, which follows the tail loss probe, and the time of the timeout.
+/// Returns a sender after its first retransmission timeout, which follows the tail loss probe, and the time of the timeout.
 fn timed_out_sender() -> (Sender, u64) {
     let mut sender = sender("reno", EcnMode::Off);
     sender.write(0, ALL);
@@ -55,14 +55,14 @@ fn timed_out_sender() -> (Sender, u64) {
 }
 
 impl Sender {
-    /// An acknowledgement arrives, and the socket sends.
+    /// Processes an acknowledgement, after which the socket sends.
     fn on_ack_and_send(&mut self, now_ns: u64, ack: &AckSegment) {
         self.on_ack(now_ns, ack);
         self.data_snd_check(now_ns);
     }
 }
 
-/// The first bytes of what was sent, in segments, and whether each is a retransmission.
+/// Returns the first byte of each segment sent, and whether the segment is a retransmission.
 fn sent(sender: &mut Sender) -> Vec<(u64, bool)> {
     sender.outbox.drain(..).map(|(segment, again)| (segment.seq / MSS, again)).collect()
 }
@@ -97,7 +97,7 @@ fn three_sacked_segments_start_recovery() {
     let mut sender = sender("reno", EcnMode::Off);
     sender.write(0, ALL);
     sent(&mut sender);
-    // The first segment is lost. Without reordering before, three segments after it are enough.
+    // The first segment is lost. Without earlier reordering, three segments after it are enough.
     sender.on_ack_and_send(20 * MS, &sacked(0, &[(1, 2)]));
     sender.on_ack_and_send(20 * MS, &sacked(0, &[(1, 3)]));
     assert!(sent(&mut sender).iter().all(|(_, again)| !again));
@@ -105,7 +105,7 @@ fn three_sacked_segments_start_recovery() {
     assert_eq!(sent(&mut sender)[0], (0, true));
     let info = sender.info(20 * MS);
     assert_eq!((info.ca_state, info.snd_ssthresh, info.retrans_out), (3, Some(5), 1));
-    // PRR brings the window down to ssthresh; the hole's acknowledgement ends recovery.
+    // PRR reduces the window to ssthresh. The acknowledgement of the hole ends recovery.
     for (at, end) in (5..=10).enumerate() {
         sender.on_ack_and_send((21 + at as u64) * MS, &sacked(0, &[(1, end)]));
     }
@@ -121,7 +121,7 @@ fn a_loss_is_not_taken_for_reordering() {
     let mut sender = sender("reno", EcnMode::Off);
     sender.write(0, ALL);
     sent(&mut sender);
-    // Segment 0 waited for a delayed acknowledgement, 1 is lost, 2 arrives; then two blocks, the later one first.
+    // Segment 0 waited for a delayed acknowledgement, 1 is lost, 2 arrives. Then two blocks, the later one first.
     sender.on_ack_and_send(20 * MS, &sacked(1, &[(2, 3)]));
     sender.on_ack_and_send(20 * MS, &sacked(1, &[(6, 7), (4, 5), (2, 3)]));
     assert_eq!(sender.counters.reord_seen, 0);
@@ -136,7 +136,7 @@ fn a_lost_tail_is_probed_and_then_repaired() {
     sender.write(0, 4 * MSS);
     assert_eq!(sent(&mut sender).len(), 4);
     sender.on_ack_and_send(20 * MS, &ack(2));
-    // Two RTTs later the last segment is sent again as a probe.
+    // Two RTTs later, the last segment is sent again as a probe.
     let at_ns = sender.timer_ns().unwrap();
     assert!((58 * MS..=64 * MS).contains(&at_ns), "{at_ns}");
     sender.on_timer(at_ns);
@@ -213,7 +213,7 @@ fn every_second_segment_is_acknowledged() {
     let mut acks = |from: u64, to: u64, at_ns: u64| {
         (from..to).filter_map(|at| receiver.on_segment(at_ns, &segment(at), Ecn::NotEct)).count()
     };
-    // 6 raise the window, and 16 more are at the beginning.
+    // 6 raise the window, and 16 more belong to the beginning.
     assert_eq!(acks(0, 22, MS), 22, "quick acknowledgements");
     assert_eq!(acks(22, 42, MS), 10);
     assert_eq!(acks(42, 43, MS), 0);
@@ -221,7 +221,7 @@ fn every_second_segment_is_acknowledged() {
     assert_eq!(receiver.on_timer(42 * MS).unwrap().ack_seq, 43 * MSS);
 }
 
-/// A receiver without quick acknowledgements that has acknowledged everything, and the number of the next segment.
+/// Returns a receiver without quick acknowledgements that has acknowledged everything, and the number of the next segment.
 fn settled_receiver() -> (Receiver, u64) {
     let mut receiver = Receiver::new(EcnMode::Off, RCVBUF, 0, 20 * MS);
     let mut is_acked = |at: u64| receiver.on_segment(MS, &segment(at), Ecn::NotEct).is_some();
@@ -238,16 +238,16 @@ fn each_range_is_announced_among_the_first_two() {
         let blocks = ack.blocks[..usize::from(ack.block_count)].iter();
         Some(blocks.map(|r| (r.start_seq / MSS - next, r.end_seq / MSS - next)).collect::<Vec<_>>())
     };
-    // One raises the window, and three more at once; then compressed: the one gap is known.
+    // One raises the window, and three more are acknowledged at once. Then acknowledgements are compressed, because the only gap is known.
     for end in 2..=5 {
         assert_eq!(blocks(end - 1).unwrap(), [(1, end)]);
     }
     assert_eq!([5, 7, 8].map(&mut blocks), [const { None }; 3], "a second range may wait");
-    // A third one is made: what waited is sent before, and the segment of the new range waits.
+    // A third gap appears: the waiting acknowledgement is sent first, and the segment of the new range waits.
     assert_eq!(blocks(10).unwrap(), [(7, 9), (1, 6)]);
     assert_eq!(blocks(12), None, "nothing waits, so nothing is sent");
     assert_eq!(blocks(14).unwrap(), [(12, 13), (10, 11), (7, 9)]);
-    // The range in the third place grows.
+    // The range in third place grows.
     assert_eq!([15, 16].map(&mut blocks), [None, None]);
     assert_eq!(blocks(9).unwrap(), [(14, 17), (12, 13), (10, 11)]);
 }
@@ -274,7 +274,7 @@ fn a_part_of_a_segment_is_acknowledged_at_once_unless_another_of_its_length_prec
         let part = Segment { seq, bytes: 1000, ..segment(0) };
         receiver.on_segment(2 * MS, &part, Ecn::NotEct).is_some()
     };
-    // From the second one on this is the length of a full segment.
+    // From the second one on, this is the length of a full segment.
     assert_eq!([0, 1, 2, 3, 4].map(&mut is_acked), [true, false, true, false, true]);
 }
 
@@ -285,12 +285,12 @@ fn segments_that_raise_the_window_are_acknowledged_at_once() {
         let segment = Segment { tsecr_ns: 10 * MS, ..segment(next + at) };
         receiver.on_segment(at_ms * MS, &segment, Ecn::NotEct)
     };
-    // An RTT has passed, in which more was read than in the first window.
+    // An RTT has passed, in which the application read more than the first window.
     assert!(ack(0, 30).is_none());
     let windows: Vec<u64> =
         (1..=72).map(|at| ack(at, 31).unwrap()).map(|ack| ack.window_end - ack.ack_seq).collect();
     assert!(windows.windows(2).all(|two| two[0] < two[1]), "{windows:?}");
-    // `tcp_rcvbuf_grow()`: 25 segments were read, 2.5 times what the first window had.
+    // `tcp_rcvbuf_grow()`: 25 segments were read, 2.5 times the first window.
     let limit = 8 * 25 * MSS;
     assert!((limit - 2 * MSS..=limit).contains(windows.last().unwrap()), "{windows:?}");
     assert_eq!((73..93).filter(|at| ack(*at, 32).is_some()).count(), 10);
@@ -336,7 +336,7 @@ fn an_overtaken_acknowledgement_brings_only_its_blocks() {
     sender.on_ack_and_send(21 * MS, &AckSegment { window_end: 0, ..sacked(2, &[(6, 7)]) });
     let after = sender.info(21 * MS);
     assert_eq!((after.sacked_out, after.delivered), (1, before.delivered), "as in the kernel");
-    // A block that begins at the acknowledgement or before is not valid.
+    // A block that begins at or before the acknowledgement is invalid.
     sender.on_ack_and_send(21 * MS, &sacked(2, &[(4, 5)]));
     let after = sender.info(21 * MS);
     assert_eq!(after.sacked_out, 1);
@@ -371,7 +371,7 @@ fn reordering_is_measured_in_packets() {
     sender.on_ack_and_send(20 * MS, &sacked(1, &[(2, 3)]));
     assert_eq!(sender.reordering, 3);
     sender.on_ack_and_send(20 * MS, &sacked(1, &[(8, 9), (2, 3)]));
-    // Segment 3 was overtaken by 8.
+    // 8 has overtaken segment 3.
     sender.on_ack_and_send(20 * MS, &sacked(1, &[(2, 4), (8, 9)]));
     assert_eq!((sender.reordering, sender.counters.reord_seen), (6, 1));
 }
@@ -385,7 +385,7 @@ fn an_early_retransmission_is_undone_while_recovery_lasts() {
     let info = sender.info(20 * MS);
     assert_eq!((info.ca_state, info.snd_ssthresh), (3, Some(5)));
     assert!(sent(&mut sender).contains(&(0, true)));
-    // The originals arrive: their acknowledgements carry timestamps before the retransmissions.
+    // The originals arrive: their acknowledgements carry timestamps from before the retransmissions.
     let high = sender.snd_nxt / MSS;
     sender.on_ack_and_send(24 * MS, &AckSegment { tsecr_ns: MS, ..ack(9) });
     sender.on_ack_and_send(25 * MS, &AckSegment { tsecr_ns: MS, ..ack(high) });
@@ -411,7 +411,7 @@ fn delayed_acknowledgements_follow_the_distance_of_segments() {
     for number in 0..22 {
         assert!(receiver.on_segment(at_ns, &segment(number), Ecn::NotEct).is_some());
     }
-    // Segments every 100 ms come after the delay, which grows until it covers them.
+    // Segments every 100 ms arrive after the delay, which grows until it covers them.
     let mut delayed = 0;
     for number in 22..30 {
         at_ns += 100 * MS;
@@ -468,7 +468,7 @@ fn a_timeout_after_a_retransmission_begins_when_pacing_lets_the_next_segment_lea
     let mut sender = sender_without_offloads("bbr", SNDBUF);
     sender.write(0, ALL);
     sent(&mut sender);
-    // The next segment waits for more than a second.
+    // The next segment must wait for more than a second.
     sender.pacing_rate_bytes_per_s = 1000;
     sender.rtx_queue.mark_lost(0);
     sender.xmit_retransmit_queue(20 * MS);

@@ -1,10 +1,10 @@
-//! The kernel's timer wheel, and the timer of a sending socket that is armed in it.
+//! The kernel's timer wheel, and a sending socket's timer that is armed in it.
 
 /// A tick of the kernel: HZ = 1000.
 pub const TICK_NS: u64 = 1_000_000;
 
-/// When a timer of the kernel's wheel fires that is set for this delay: the delay is whole ticks, and the wheel rounds the end up, the
-/// more the longer the delay is (`calc_index()` in kernel/time/timer.c).
+/// Returns when a timer of the kernel's wheel fires that is set to this delay. The delay is whole ticks. The wheel rounds the expiry up, by
+/// more for longer delays (`calc_index()` in kernel/time/timer.c).
 pub fn wheel_ns(now_ns: u64, delay_ns: u64) -> u64 {
     const BUCKETS: u64 = 64;
     const LEVEL_BITS: u32 = 3;
@@ -27,7 +27,7 @@ pub enum TimerKind {
     Reordering,
 }
 
-/// The timer that is armed.
+/// The armed timer.
 #[derive(Debug, Clone, Copy)]
 pub struct Timer {
     pub kind: TimerKind,

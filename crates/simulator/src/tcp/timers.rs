@@ -1,5 +1,5 @@
-//! The timers of a sending socket: `tcp_timer.c`, and the tail loss probe of RFC 8985. As in the kernel one timer is armed at
-//! a time.
+//! The timers of a sending socket: `tcp_timer.c`, and the tail loss probe of RFC 8985. As in the kernel, at most one timer is armed at a
+//! time.
 
 use ccbench_proto::wire::{TcpEvent, TcpEventKind};
 
@@ -9,7 +9,7 @@ use super::timer_wheel::{TICK_NS, Timer, TimerKind, wheel_ns};
 use crate::congestion_control::{CaState, Event};
 
 impl Sender {
-    /// When [`Self::on_timer`] is due.
+    /// Returns when [`Self::on_timer`] is due.
     pub fn timer_ns(&self) -> Option<u64> {
         self.timer.map(|timer| timer.at_ns)
     }
@@ -34,24 +34,24 @@ impl Sender {
         self.arm(TimerKind::Reordering, now_ns, delay_ns);
     }
 
-    /// The retransmission timer, a full timeout from now.
+    /// Arms the retransmission timer for a full timeout from now.
     fn arm_rto(&mut self, now_ns: u64) {
         self.arm(TimerKind::Retransmission, now_ns, self.rto_ns());
     }
 
-    /// The same, later by the time until the next packet may leave (`tcp_reset_xmit_timer()` with `pace_delay`).
+    /// Does the same, later by the time until the next packet may leave (`tcp_reset_xmit_timer()` with `pace_delay`).
     pub(super) fn arm_rto_after_pacing(&mut self, now_ns: u64) {
         let delay_ns = self.rto_ns() + self.pacing_delay_ns(now_ns);
         self.arm(TimerKind::Retransmission, now_ns, delay_ns);
     }
 
-    /// The same, of a timeout that began with the transmission of the first segment.
+    /// Does the same for a timeout that began with the transmission of the first segment.
     fn arm_rest_of_rto(&mut self, now_ns: u64) {
         let delay_ns = self.rto_delta_ns(now_ns).max(1_000) + self.pacing_delay_ns(now_ns);
         self.arm(TimerKind::Retransmission, now_ns, delay_ns);
     }
 
-    /// `tcp_pacing_delay()`: until the last packet leaves, whole ticks.
+    /// `tcp_pacing_delay()`: returns the time until the last packet leaves, in whole ticks.
     fn pacing_delay_ns(&self, now_ns: u64) -> u64 {
         self.tcp_wstamp_ns.saturating_sub(now_ns) / TICK_NS * TICK_NS
     }
@@ -60,7 +60,7 @@ impl Sender {
         self.rtt.backed_off_us(self.backoff) * 1000
     }
 
-    /// `tcp_rto_delta_us()`: until a timeout from the transmission of the first segment.
+    /// `tcp_rto_delta_us()`: returns the time until a timeout that began with the transmission of the first segment.
     fn rto_delta_ns(&self, now_ns: u64) -> u64 {
         let sent_ns = self.rtx_queue.head().map_or(now_ns, |head| head.sent_ns);
         (sent_ns + self.rto_ns()).saturating_sub(now_ns)
@@ -84,7 +84,7 @@ impl Sender {
         }
     }
 
-    /// `tcp_schedule_loss_probe()`: two RTTs after the last transmission or acknowledgement.
+    /// `tcp_schedule_loss_probe()`: arms the probe two RTTs after the last transmission or acknowledgement.
     pub(super) fn schedule_loss_probe(&mut self, now_ns: u64, advancing_rto: bool) -> bool {
         if !matches!(self.ca_state, CaState::Open | CaState::Cwr) || self.rtx_queue.is_empty() {
             // New data needs a timer in every state.
@@ -106,7 +106,7 @@ impl Sender {
         true
     }
 
-    /// The timer is due: `tcp_write_timer_handler()`. Except a probe, new data waits for the next acknowledgement.
+    /// `tcp_write_timer_handler()`: processes the timer that is due. Except for a probe, new data waits for the next acknowledgement.
     pub fn on_timer(&mut self, now_ns: u64) {
         let Some(timer) = self.timer.filter(|timer| timer.at_ns <= now_ns) else { return };
         match timer.kind {
@@ -132,7 +132,7 @@ impl Sender {
         self.enter_loss(now_ns);
         self.retransmits += 1;
         if let Some(head) = self.rtx_queue.head().copied() {
-            // The program sees a timeout only when the kernel has counted its retransmission.
+            // The program sees a timeout only after the kernel has counted its retransmission.
             let (count, total_retrans_pkts) = (self.retransmits, self.counters.total_retrans + 1);
             let retransmitted = |event| TcpEvent { count, total_retrans_pkts, ..event };
             self.push_event_with(now_ns, TcpEventKind::Rto, retransmitted);
@@ -168,7 +168,7 @@ impl Sender {
         self.frto = is_new_recovery || self.retransmits > 0;
     }
 
-    /// `tcp_timeout_mark_lost()`: all but what was sent recently.
+    /// `tcp_timeout_mark_lost()`: marks everything lost except what was sent recently.
     fn timeout_mark_lost(&mut self, now_ns: u64) {
         let head = self.rtx_queue.head().map(|head| head.seq);
         let rack = &self.rack;
@@ -180,7 +180,7 @@ impl Sender {
         lost.into_iter().for_each(|seq| self.rtx_queue.mark_lost(seq));
     }
 
-    /// `tcp_send_loss_probe()`: new data if there is any, otherwise the last segment again. Then a full timeout begins.
+    /// `tcp_send_loss_probe()`: sends new data if there is any, otherwise the last segment again. Then a full timeout begins.
     fn send_loss_probe(&mut self, now_ns: u64) {
         if self.rtx_queue.is_empty() {
             return;

@@ -24,7 +24,7 @@ name = "only"
 length = "10s"
 "#;
 
-/// A probe before its first measurement.
+/// Returns a probe before its first measurement.
 fn probe() -> (TcpProbe, Network) {
     let (plan, _) = check::read(PLAN, &[]).unwrap();
     let (nodes, topology) = prepare::trial(&plan, 1);
@@ -33,7 +33,7 @@ fn probe() -> (TcpProbe, Network) {
     (probes.unwrap().remove(0), network)
 }
 
-/// A measurement from its beginning to its end: packets arrive when they are sent.
+/// Runs a measurement from beginning to end: packets arrive when they are sent.
 fn measure(probe: &mut TcpProbe, network: &mut Network, now_ns: u64) {
     probe.on_event(now_ns, MeasurementEvent::Begin, network);
     while !probe.outbox.is_empty() {
@@ -49,7 +49,7 @@ fn a_violation_in_the_last_event_of_a_measurement_is_kept() {
     let (mut probe, mut network) = probe();
     measure(&mut probe, &mut network, T0_NS);
     assert_eq!(probe.violation(), None);
-    // A call before `init` breaks an invariant.
+    // A call before `init` violates an invariant.
     let mut broken = CongestionControl::new("reno", &BTreeMap::new()).unwrap();
     broken.on_sample(&Ack::default());
     assert!(broken.violation().is_some());

@@ -1,34 +1,34 @@
-//! CUBIC's window between two losses (RFC 9438, section 4) at each acknowledgement.
+//! Compares CUBIC's window between two losses (RFC 9438, section 4) with the formulas at each acknowledgement.
 
 use super::{AckRow, CWR, LOSS, OPEN, points, sender_rows};
 
 const PLAN: &str = include_str!("../../../../plans/conformance/analytic/cubic-window.toml");
 
-/// RFC 9438, sections 5 and 4.6.
+/// From RFC 9438, sections 5 and 4.6.
 const C: f64 = 0.4;
 const BETA: f64 = 0.7;
 /// Growth of W_est per window of acknowledgements, packets (section 4.3).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
-/// The target is computed again after 32 ms at the latest (HZ/32 jiffies, `bictcp_update()`), at the next acknowledgement, of which
-/// there is one per 1.3 ms.
+/// The target is computed again after at most 32 ms (HZ/32 jiffies, `bictcp_update()`), at the next acknowledgement. There is one per 1.3
+/// ms.
 const UPDATE_S: f64 = 0.034;
-/// The target is rounded to a packet, the window is a whole number, and times (jiffies of 1 ms, 1/1024 s), C (410/1024) and the
-/// second-order term of the lag, 3 C K tau^2, make less than one packet together.
+/// The target is rounded to a packet and the window is a whole number. The granularity of times (jiffies of 1 ms, 1/1024 s), that of C
+/// (410/1024) and the second-order term of the lag, 3 C K tau^2, together make less than one packet.
 const CUBIC_SLACK_PKTS: f64 = 3.0;
-/// W_est is a whole number in the kernel, and half a packet is for an acknowledgement of two packets at each end of an increment.
+/// W_est is a whole number in the kernel. Half a packet is for an acknowledgement of two packets at each end of an increment.
 const RENO_SLACK_PKTS: f64 = 1.5;
 
-/// What is between two losses.
+/// The rows between two losses.
 struct Epoch<'a> {
-    /// The window at the plateau, and at the beginning.
+    /// The window at the plateau, and the window at the beginning.
     w_max: f64,
     w_0: f64,
-    /// W_max is below the last window because of fast convergence (section 4.7).
+    /// Whether W_max is below the last window because of fast convergence (section 4.7).
     has_converged: bool,
     rows: &'a [AckRow],
 }
 
-/// All complete epochs after the first loss.
+/// Returns all complete epochs after the first loss.
 fn epochs(rows: &[AckRow]) -> Vec<Epoch<'_>> {
     let (mut found, mut w_max, mut at) = (Vec::new(), 0.0, 0);
     let next = |from: usize, is_reduced: bool| {
@@ -53,7 +53,7 @@ fn epochs(rows: &[AckRow]) -> Vec<Epoch<'_>> {
     found
 }
 
-/// Rows of an epoch in the state Open, those in which CUBIC's window is above Reno's, and those out of bounds.
+/// Numbers of rows of an epoch: in the state Open, with CUBIC's window above Reno's, and out of bounds.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Compared {
     rows: u32,
@@ -61,10 +61,10 @@ struct Compared {
     outside: u32,
 }
 
-/// Compares each row of an epoch with the formulas, whose C may be another one.
+/// Compares each row of an epoch with the formulas. `c` may differ from C.
 ///
-/// The kernel aims at W(t + R), R being the lowest RTT, and goes there within a round trip of tau: the window lags behind the target by
-/// tau, and by the time until the target is computed. It never exceeds the target, which does not fall within an epoch.
+/// The kernel aims at W(t + R), where R is the lowest RTT, and gets there within a round trip of tau. So the window lags behind the target
+/// by tau, and by the time until the target is computed. It never exceeds the target, which does not fall within an epoch.
 fn compare(epoch: &Epoch<'_>, c: f64) -> Compared {
     let Epoch { w_max, w_0, rows, .. } = *epoch;
     let k_s = ((w_max - w_0) / c).cbrt();
@@ -73,7 +73,7 @@ fn compare(epoch: &Epoch<'_>, c: f64) -> Compared {
     let lag_s = rows.iter().map(|row| f64::from(row.srtt_us) / 1e6).fold(0.0, f64::max) + UPDATE_S;
     // The kernel's growth per packet is 8/15 of 1/cwnd, with a quotient that is rounded down: up to this much faster.
     let faster = (w_0 / ALPHA) / (w_0 * 1.875 - 0.875);
-    // (t, W_est) at each row.
+    // (t, W_est) of each row.
     let mut reno: Vec<(f64, f64)> = Vec::with_capacity(rows.len());
     let (mut compared, mut earlier) = (Compared::default(), 0);
     for (at, row) in rows.iter().enumerate() {
@@ -103,7 +103,7 @@ fn compare(epoch: &Epoch<'_>, c: f64) -> Compared {
     compared
 }
 
-/// The sum over epochs.
+/// Returns the sum over all epochs.
 fn compare_all(epochs: &[Epoch<'_>], c: f64) -> Compared {
     epochs.iter().map(|epoch| compare(epoch, c)).fold(Compared::default(), |sum, one| Compared {
         rows: sum.rows + one.rows,
@@ -123,11 +123,11 @@ fn the_window_follows_the_formulas_between_losses() {
         match levels[0].as_str() {
             "cubic" => {
                 assert!(cubic_share > 0.9, "{found:?}");
-                // A loss above the plateau, where the window grows fast, is followed by one below it.
+                // A loss above the plateau, where the window grows fast, is followed by a loss below the plateau.
                 let converged = epochs.iter().filter(|epoch| epoch.has_converged).count();
                 let plain = epochs.len() - converged;
                 assert!(converged >= 2 && plain >= 2, "{converged} and {plain} epochs");
-                // The bounds are narrow enough to reject another C.
+                // The bounds are narrow enough to reject a different C.
                 for other in [0.3, 0.5] {
                     assert!(compare_all(&epochs, other).outside > 1000, "C = {other}");
                 }

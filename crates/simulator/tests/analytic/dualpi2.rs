@@ -1,4 +1,4 @@
-//! DualPI2's coupling (RFC 9332): p_CL = k p', p_C = p'^2.
+//! Tests DualPI2's coupling (RFC 9332): p_CL = k p', p_C = p'^2.
 
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::wire::QdiscSample;
@@ -8,13 +8,13 @@ use super::{points, simulate};
 
 const PLAN: &str = include_str!("../../../../plans/conformance/analytic/dualpi2-coupling.toml");
 
-/// Two-sided significance of 10^-4 of a normal distribution, per comparison of a share with its probability.
+/// Normal quantile for a two-sided significance of 10^-4, per comparison of a share with its probability.
 const Z: f64 = 3.89;
-/// A backlog below two frames is never marked or dropped. Twice that, and what the line takes between two samples (2500 bytes and the
-/// packet that it has begun).
+/// A backlog below two frames is never marked or dropped. This is twice that, plus what the line takes between two samples (2500 bytes and
+/// the packet that it has begun).
 const LEAST_BACKLOG_BYTES: u64 = 4 * 1514 + 2500 + 1514;
 
-/// A sum of independent trials with the probabilities that the formula gives them.
+/// A sum of independent trials with the probabilities from the formula.
 #[derive(Debug, Default)]
 struct Shares {
     found: f64,
@@ -29,13 +29,13 @@ impl Shares {
         self.variance += packets as f64 * probability * (1.0 - probability);
     }
 
-    /// Distance from the expectation in standard deviations.
+    /// Returns the distance from the expectation in standard deviations.
     fn z(&self) -> f64 {
         (self.found - self.expected) / self.variance.sqrt()
     }
 }
 
-/// The samples of the bottleneck.
+/// Returns the samples of the bottleneck.
 fn samples(point: &CheckedPlan) -> Vec<QdiscSample> {
     let mut samples = Vec::new();
     simulate(point, 1, |row| match row {
@@ -45,14 +45,14 @@ fn samples(point: &CheckedPlan) -> Vec<QdiscSample> {
     samples
 }
 
-/// Marks of L, which should have k p', and drops of C, which should have p' to the `power`, between samples that have the same base
-/// probability. It changes at most once between two.
+/// Returns the marks of L, whose probability should be k p', and the drops of C, whose probability should be p' to the `power`. Counts
+/// intervals between samples with the same base probability, which changes at most once between two samples.
 fn shares(samples: &[QdiscSample], k: f64, power: i32) -> (Shares, Shares) {
     let (mut l, mut c) = (Shares::default(), Shares::default());
     for two in samples.windows(2) {
         let (before, after) = (&two[0], &two[1]);
         let prob = after.prob.unwrap();
-        // Not by the backlog afterwards, which is shorter where more packets were dropped.
+        // The backlog afterwards is no criterion: it is shorter where more packets were dropped.
         let is_short = before.backlog_bytes < LEAST_BACKLOG_BYTES;
         // Above 1/k, RFC 9332 drops packets of both queues.
         if before.prob != after.prob || is_short || k * prob > 1.0 {
@@ -60,7 +60,7 @@ fn shares(samples: &[QdiscSample], k: f64, power: i32) -> (Shares, Shares) {
         }
         let grown = |of: fn(&QdiscSample) -> Option<u64>| of(after).unwrap() - of(before).unwrap();
         let (marks, drops) = (grown(|row| row.ecn_mark_pkts), grown(|row| row.drop_early_pkts));
-        // Packets of C are not ECN-capable, so all drops are theirs, and all marks those of L.
+        // Packets of C are not ECN-capable, so all drops belong to C and all marks to L.
         l.add(marks, grown(|row| row.pkts_in_l), k * prob);
         c.add(drops, grown(|row| row.pkts_in_c) + drops, prob.powi(power));
     }
@@ -78,7 +78,7 @@ fn marks_and_drops_have_the_coupled_probabilities() {
         assert!(l.expected > 1000.0 && c.expected > 100.0, "k = {k}: {l:?} {c:?}");
         assert!(l.z().abs() < Z, "k = {k}: {} {l:?}", l.z());
         assert!(c.z().abs() < Z, "k = {k}: {} {c:?}", c.z());
-        // Enough packets to reject another coupling factor, and another power.
+        // There are enough packets to reject a different coupling factor or power.
         let (other, _) = shares(&samples, k + 0.5, 2);
         assert!(other.z().abs() > Z, "k = {k}: {} {other:?}", other.z());
         for power in [1, 3] {

@@ -1,27 +1,27 @@
-//! What a loss or a mark leaves of the window: Reno (RFC 5681), CUBIC (RFC 9438), DCTCP (RFC 8257).
+//! Tests the window reduction after a loss or mark: Reno (RFC 5681), CUBIC (RFC 9438), DCTCP (RFC 8257).
 
 use super::{AckRow, CWR, RECOVERY, points, sender_rows};
 
 const PLAN: &str = include_str!("../../../../plans/conformance/analytic/loss-response.toml");
 
-/// The kernel's beta of CUBIC: 0.7 in 1/1024, rounded up.
+/// CUBIC's beta in the kernel: 0.7 in units of 1/1024, rounded up.
 const CUBIC_BETA: f64 = 717.0 / 1024.0;
 /// DCTCP's estimation gain (RFC 8257, section 4).
 const G: f64 = 1.0 / 16.0;
-/// Least slow start threshold, packets.
+/// Minimum slow start threshold, packets.
 const LEAST_PKTS: f64 = 2.0;
 
 /// A reduction of the window.
 #[derive(Debug)]
 struct Reduction {
-    /// Index of the row after which it has happened.
+    /// Index of the row after which it happened.
     row: usize,
     by_mark: bool,
     cwnd_pkts: f64,
     ssthresh_pkts: f64,
 }
 
-/// All reductions. One may follow another in the acknowledgement that ends it, in which the window has become the threshold.
+/// Returns all reductions. One may follow another in the acknowledgement that ends it, at which the window has become the threshold.
 fn reductions(rows: &[AckRow]) -> Vec<Reduction> {
     let mut found = Vec::new();
     for row in 1..rows.len() {
@@ -45,8 +45,8 @@ fn reductions(rows: &[AckRow]) -> Vec<Reduction> {
     found
 }
 
-/// DCTCP's alpha after each row, from the counters alone: once per window of data, alpha = (1 - g) alpha + g F, where F is the share of
-/// marked packets (RFC 8257, section 3.3). It begins with 1.
+/// Returns DCTCP's alpha after each row, computed only from the counters: once per window of data, alpha = (1 - g) alpha + g F, where F is
+/// the share of marked packets (RFC 8257, section 3.3). It begins at 1.
 fn alphas(rows: &[AckRow]) -> Vec<f64> {
     let (mut alpha, mut window) = (1.0, rows[0]);
     let after = |row: &AckRow| {
@@ -62,7 +62,7 @@ fn alphas(rows: &[AckRow]) -> Vec<f64> {
     rows.iter().map(after).collect()
 }
 
-/// The share of the window that is left, at least and at most: the threshold is rounded down.
+/// Returns the minimum and maximum share of the window that remains: the threshold is rounded down.
 fn left(sender: &str, by_mark: bool, alpha: f64) -> (f64, f64) {
     match (sender, by_mark) {
         ("cubic", _) => (0.7, CUBIC_BETA),
@@ -85,7 +85,7 @@ fn losses_and_marks_leave_the_share_of_the_window_that_the_rfcs_say() {
             (least_alpha, most_alpha) = (least_alpha.min(alpha), most_alpha.max(alpha));
             let (least, most) = left(sender, reduction.by_mark, alpha);
             let Reduction { cwnd_pkts, ssthresh_pkts, .. } = *reduction;
-            // DCTCP rounds the reduction down, so its threshold up; its alpha has 24 bits.
+            // DCTCP rounds the reduction down and thus its threshold up. Its alpha has 24 bits.
             let (under, over) = if sender == "dctcp" { (0.51, 1.01) } else { (1.0, 0.0) };
             let low = (least * cwnd_pkts - under).max(LEAST_PKTS);
             let high = (most * cwnd_pkts + over).max(LEAST_PKTS);
@@ -97,7 +97,7 @@ fn losses_and_marks_leave_the_share_of_the_window_that_the_rfcs_say() {
     }
 }
 
-/// The window is the threshold when the reduction ends; the acknowledgement that ends it may let it grow by one packet.
+/// When the reduction ends, the window is the threshold. The acknowledgement that ends it may let it grow by one packet.
 #[test]
 fn a_reduction_ends_at_the_threshold() {
     for (levels, point) in points(PLAN).into_iter().filter(|(levels, _)| levels[0] != "dctcp") {

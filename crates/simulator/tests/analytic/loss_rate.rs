@@ -1,5 +1,5 @@
-//! Throughput under random loss: the square root formula of Reno (Mathis, Semke, Mahdavi and Ott 1997), which CUBIC follows on short
-//! paths and DCTCP without marks, and CUBIC's own formula (RFC 9438, 5).
+//! Tests throughput under random loss: the square root formula of Reno (Mathis, Semke, Mahdavi and Ott 1997), which CUBIC on short paths
+//! and DCTCP without marks also follow, and CUBIC's own formula (RFC 9438, section 5).
 
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::wire::run_event::Of;
@@ -11,22 +11,22 @@ use super::{points, simulate};
 const RENO: &str = include_str!("../../../../plans/conformance/analytic/reno-loss-rate.toml");
 const CUBIC: &str = include_str!("../../../../plans/conformance/analytic/cubic-loss-rate.toml");
 
-/// W sqrt(p) for losses at equal distances, and for independent ones (Ott, Kemperman and Mathis 1996). Linux counts the packets of a delayed
-/// acknowledgement, so neither is divided by sqrt(2).
+/// W sqrt(p) for losses at equal distances, and for independent losses (Ott, Kemperman and Mathis 1996). Linux counts the packets of a
+/// delayed acknowledgement, so neither is divided by sqrt(2).
 const PERIODIC: f64 = 1.22;
 const INDEPENDENT: f64 = 1.31;
 /// W (p / R)^0.75 of CUBIC: the fourth root of C (3 + beta) / (4 (1 - beta)).
 const CUBIC_PERIODIC: f64 = 1.054;
-/// A fifth less: one of about ten round trips per loss is spent in recovery, in which the window does not grow, and at 250 losses the mean
-/// has a standard error of 4 %. A quarter more: of CUBIC, whose window is concave, independent losses raise the mean by a tenth (a
-/// calculation with the formulas of the window, with fast convergence).
+/// A fifth less: about one of ten round trips per loss is spent in recovery, in which the window does not grow, and at 250 losses the mean
+/// has a standard error of 4 %. A quarter more: with CUBIC, whose window is concave, independent losses raise the mean by a tenth (computed
+/// from the formulas of the window, with fast convergence).
 const LEAST: f64 = 0.8;
 const MOST: f64 = 1.25;
-/// The plans' first phase, which has slow start.
+/// The first phase of the plans, which contains slow start.
 const START_S: f64 = 10.0;
 const MSS_BYTES: f64 = 1448.0;
 
-/// The mean window in packets after the first phase, the rate of losses, and the round trip in seconds.
+/// Returns the mean window in packets after the first phase, the loss rate, and the round-trip time in seconds.
 fn measured(levels: &[String], point: &CheckedPlan) -> (f64, f64, f64) {
     let mut samples: Vec<FlowSample> = Vec::new();
     simulate(point, 1, |row| match row {

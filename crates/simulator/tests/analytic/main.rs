@@ -1,5 +1,5 @@
-//! The simulator beside closed formulas, with the plans of `plans/conformance/analytic`. docs/congestion-controls.md, "Analytic
-//! checks", has the formulas and where the tolerances come from. Seeds are fixed, so a test gives the same result each time.
+//! Compares the simulator with closed formulas, with the plans of `plans/conformance/analytic`. docs/congestion-controls.md, "Analytic
+//! checks", has the formulas and the origin of the tolerances. Seeds are fixed, so a test always gives the same result.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use ccbench_proto::plan::check::{self, CheckedPlan, Target, TraceFiles};
@@ -13,13 +13,13 @@ mod loss;
 mod loss_rate;
 mod red;
 
-/// `enum tcp_ca_state`. Below: Open, and Disorder, in which nothing is known to be lost.
+/// `enum tcp_ca_state`. States below it: Open, and Disorder, in which nothing is known to be lost.
 const OPEN: u32 = 0;
 const CWR: u32 = 2;
 const RECOVERY: u32 = 3;
 const LOSS: u32 = 4;
 
-/// The points of a plan, each with the levels of its factors. Kernels can run it, too.
+/// Returns the points of a plan, each with the levels of its factors. Kernels can also run the plan.
 fn points(text: &str) -> Vec<(Vec<String>, CheckedPlan)> {
     check::read(text, &[]).unwrap_or_else(|problems| panic!("{problems:?}"));
     let read = check::read_for(Target::Simulator, text, &[], TraceFiles::new());
@@ -28,13 +28,13 @@ fn points(text: &str) -> Vec<(Vec<String>, CheckedPlan)> {
     plan.points().into_iter().map(|point| (levels(point.factors).collect(), point.plan)).collect()
 }
 
-/// Runs a trial; `take` gets each row.
+/// Runs a trial. `take` receives each row.
 fn simulate(point: &CheckedPlan, seed: u64, mut take: impl FnMut(Of)) {
     let emit = &mut |_: &str, event: RunEvent| take(event.of.unwrap());
     Simulation::of_trial(point, seed).unwrap().run(emit, &|| true).unwrap();
 }
 
-/// A row of `acks` of a sender: the state after an acknowledgement, before what it permits is sent.
+/// A sender's row of `acks`: the state after an acknowledgement, before the sender sends what it permits.
 #[derive(Debug, Clone, Copy)]
 struct AckRow {
     /// Seconds since the trial began.
@@ -44,19 +44,19 @@ struct AckRow {
     ssthresh_pkts: u32,
     srtt_us: u32,
     min_rtt_us: u32,
-    /// Bytes that are acknowledged, and that were sent once at least.
+    /// Bytes acknowledged, and bytes sent at least once.
     acked_bytes: u64,
     next_bytes: u64,
     delivered_pkts: u32,
     delivered_ce_pkts: u32,
 }
 
-/// A column with one value has it in every row.
+/// Returns a cell. A column with only one value has that value in every row.
 fn cell<T: Copy>(column: &[T], row: usize) -> T {
     if column.len() == 1 { column[0] } else { column[row] }
 }
 
-/// The rows of a batch.
+/// Returns the rows of a batch.
 fn ack_rows(acks: &Acks) -> impl Iterator<Item = AckRow> + '_ {
     acks.at_ns.iter().enumerate().map(|(row, at_ns)| AckRow {
         at_s: (at_ns - T0_NS) as f64 / 1e9,
@@ -72,7 +72,7 @@ fn ack_rows(acks: &Acks) -> impl Iterator<Item = AckRow> + '_ {
     })
 }
 
-/// The rows of the sender of a plan's only flow.
+/// Returns the sender's rows of the only flow of a plan.
 fn sender_rows(point: &CheckedPlan, seed: u64) -> Vec<AckRow> {
     let mut rows = Vec::new();
     simulate(point, seed, |row| match row {

@@ -1,4 +1,4 @@
-//! RED's probability as a function of the average queue (Floyd and Jacobson 1993, `net/sched/sch_red.c`).
+//! Tests RED's probability as a function of the average queue (Floyd and Jacobson 1993, `net/sched/sch_red.c`).
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use super::{points, simulate};
 
 const PLAN: &str = include_str!("../../../../plans/conformance/analytic/red-probability.toml");
 
-/// The plan's thresholds, bytes, and its probability at `MAX_TH`.
+/// The plan's thresholds in bytes, and its probability at `MAX_TH`.
 const MIN_TH: f64 = 20_000.0;
 const MAX_TH: f64 = 80_000.0;
 const MAX_P: f64 = 0.1;
@@ -21,13 +21,13 @@ const WEIGHT: f64 = 1.0 / 256.0;
 /// Idle time counts as packets of 1000 bytes at 12.112 Mbit/s.
 const PACKET_NS: f64 = 660_501.0;
 
-/// Intervals of the average queue, and the variance of marks that one needs for its count to be almost normal.
+/// Number of intervals of the average queue, and the variance of marks above which an interval's count is almost normal.
 const INTERVALS: usize = 10;
 const LEAST_VARIANCE: f64 = 5.0;
-/// The test rejects one correct queue of a thousand.
+/// The test rejects one correct queue in a thousand.
 const SIGNIFICANCE: f64 = 1e-3;
 
-/// The probability at an average queue of so many bytes: p_b of the paper, and 1 from `max` on.
+/// Returns the probability at an average queue of this many bytes: p_b of the paper, and 1 from `max` on.
 fn probability(average: f64) -> f64 {
     match average {
         average if average < MIN_TH => 0.0,
@@ -36,7 +36,7 @@ fn probability(average: f64) -> f64 {
     }
 }
 
-/// Packets between the thresholds whose average queue was in an interval.
+/// Packets between the thresholds for which the average queue was in one interval.
 #[derive(Debug, Clone, Copy, Default)]
 struct Interval {
     marked: f64,
@@ -44,7 +44,7 @@ struct Interval {
     variance: f64,
 }
 
-/// The packets of a bottleneck in the order of arrival, up to the last one that was sent, and its samples.
+/// Returns the packets of a bottleneck in order of arrival, up to the last one that was sent, and its samples.
 fn rows(point: &CheckedPlan) -> (Vec<LinkPacket>, Vec<QdiscSample>) {
     let (mut packets, mut samples) = (Vec::new(), Vec::new());
     simulate(point, 1, |row| match row {
@@ -59,21 +59,21 @@ fn rows(point: &CheckedPlan) -> (Vec<LinkPacket>, Vec<QdiscSample>) {
     (packets, samples)
 }
 
-/// What RED computes from the packets that arrive: an independent model of the queue and its average.
+/// RED's computation from the arriving packets: an independent model of the queue and its average.
 #[derive(Debug, Default)]
 struct Replay {
-    /// When each packet leaves the queue for the line, and its bytes.
+    /// When each packet leaves the queue for the line, and its size in bytes.
     waiting: VecDeque<(u64, u32)>,
     backlog_bytes: u64,
-    /// Since when the line has no packet, from the time at which it has sent those so far.
+    /// Since when the line has been idle, as of the time at which it had sent all packets so far.
     idle_since_ns: Option<u64>,
     average: f64,
-    /// Packets since the last mark, and the greatest product of their number and the probability; `None`: outside of the thresholds.
+    /// Packets since the last mark, and the maximum of their number times the probability; `None`: outside the thresholds.
     since_mark: Option<(u32, f64)>,
 }
 
 impl Replay {
-    /// The average queue that a packet finds: that of the paper, which counts idle time as packets that find an empty queue.
+    /// Computes the average queue that a packet finds, as in the paper, which counts idle time as packets that arrive at an empty queue.
     fn arrive(&mut self, at_ns: u64) {
         while self.waiting.front().is_some_and(|(leaves_ns, _)| *leaves_ns <= at_ns) {
             let left = self.waiting.pop_front().map_or(0, |(_, bytes)| bytes);
@@ -88,7 +88,7 @@ impl Replay {
         }
     }
 
-    /// The packet waits, and is sent at `due_ns`.
+    /// Lets the packet wait until it is sent at `due_ns`.
     fn enqueue(&mut self, packet: &LinkPacket, due_ns: u64) {
         let begins_ns = self.idle_since_ns.map_or(packet.at_ns, |ns| ns.max(packet.at_ns));
         self.waiting.push_back((begins_ns, packet.bytes));
@@ -96,9 +96,9 @@ impl Replay {
         self.idle_since_ns = Some(due_ns);
     }
 
-    /// Compares what has happened to a packet with the probability. A mark comes when the number of packets since the last one, times the
-    /// probability, reaches a number that is uniform between 0 and 1: if the products so far are below a, and this one is b, with
-    /// probability (b - a) / (1 - a). With a constant probability this is p / (1 - count p) of the paper.
+    /// Compares the fate of a packet with the probability. A packet is marked when the number of packets since the last mark, times the
+    /// probability, reaches a number that is uniform between 0 and 1. If the products so far are below a, and this one is b, that happens
+    /// with probability (b - a) / (1 - a). With a constant probability, this is p / (1 - count p) of the paper.
     fn compare(&mut self, is_marked: bool, intervals: &mut [Interval; INTERVALS]) {
         if !(MIN_TH..MAX_TH).contains(&self.average) {
             assert_eq!(is_marked, self.average >= MAX_TH, "{self:?}");
@@ -122,14 +122,14 @@ impl Replay {
     }
 }
 
-/// Replays the packets; returns the probability after each one, with its time.
+/// Replays the packets. Returns the probability after each one, with its time.
 fn replay(packets: &[LinkPacket], intervals: &mut [Interval; INTERVALS]) -> Vec<(u64, f64)> {
     let (mut replay, mut probabilities) = (Replay::default(), Vec::new());
     for packet in packets {
         replay.arrive(packet.at_ns);
         let is_dropped = match packet.fate() {
             PacketFate::Sent => false,
-            // Packets that are not ECN-capable.
+            // Dropped because it is not ECN-capable.
             PacketFate::Early => true,
             other => panic!("{other:?}"),
         };
@@ -137,7 +137,7 @@ fn replay(packets: &[LinkPacket], intervals: &mut [Interval; INTERVALS]) -> Vec<
         if !is_dropped {
             replay.enqueue(packet, packet.due_ns.unwrap());
         } else if replay.idle_since_ns.is_some_and(|since_ns| since_ns < packet.at_ns) {
-            // The queue was empty and stays so: its idle time begins again.
+            // The queue was empty and stays empty, so its idle time begins again.
             replay.idle_since_ns = Some(packet.at_ns);
         }
         probabilities.push((packet.at_ns, probability(replay.average)));
@@ -145,7 +145,7 @@ fn replay(packets: &[LinkPacket], intervals: &mut [Interval; INTERVALS]) -> Vec<
     probabilities
 }
 
-/// The queue's own probability is that of the model after the packet before.
+/// Checks that the queue's own probability is that of the model after the previous packet.
 fn assert_probabilities(samples: &[QdiscSample], probabilities: &[(u64, f64)]) {
     let mut compared = 0;
     for sample in samples {

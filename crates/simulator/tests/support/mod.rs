@@ -9,14 +9,14 @@ use ccbench_proto::topology::Topology;
 use ccbench_proto::wire::RunEvent;
 use ccbench_simulator::{Simulation, SimulatorError};
 
-/// All rows of a simulation, each with its node.
+/// Returns all rows of a simulation, each with its node.
 pub fn rows(text: &str, seed: u64) -> Result<Vec<(String, RunEvent)>, SimulatorError> {
     let mut rows = Vec::new();
     run(text, seed, &mut |node, event| rows.push((node.to_owned(), event)))?;
     Ok(rows)
 }
 
-/// Runs a simulation; `emit` takes each row of a node.
+/// Runs a simulation. `emit` receives each row with its node.
 pub fn run(
     text: &str,
     seed: u64,

@@ -1,4 +1,4 @@
-//! The target of `ccbench_fuzz::TARGETS` that the variable CCBENCH_FUZZ_TARGET names.
+//! The fuzz target: the one of `ccbench_fuzz::TARGETS` that the variable CCBENCH_FUZZ_TARGET names.
 #![no_main]
 
 use std::sync::OnceLock;
@@ -8,7 +8,7 @@ use ccbench_fuzz::{TARGETS, Target};
 static TARGET: OnceLock<&'static Target> = OnceLock::new();
 
 fn target() -> &'static Target {
-    // That of libfuzzer-sys aborts, even if ccbench catches the panic (of Polars, with a damaged file).
+    // The hook of libfuzzer-sys aborts, even if ccbench catches the panic (of Polars, with a damaged file).
     std::panic::set_hook(Box::new(|panic| eprintln!("{panic}")));
     let name = std::env::var("CCBENCH_FUZZ_TARGET").unwrap_or_default();
     ccbench_fuzz::find(&name).unwrap_or_else(|| {

@@ -1,7 +1,6 @@
-//! Decisions of a generator, read from the bytes of an input.
+//! The decisions of a generator, read from the bytes of an input.
 
-/// Reads an input from its beginning. After its end every decision is the first of its choices, so that a shorter input makes a
-/// simpler plan.
+/// Reads an input from its beginning. After the input's end, every decision is the first choice, so shorter inputs make simpler plans.
 #[derive(Debug)]
 pub(super) struct Choices<'a> {
     data: &'a [u8],
@@ -18,7 +17,7 @@ impl<'a> Choices<'a> {
         *first
     }
 
-    /// A number below `bound`, which is from 1 to 65 536.
+    /// Returns a number below `bound`, which is from 1 to 65 536.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         let mut drawn = u64::from(self.byte());
         if bound > 256 {
@@ -27,17 +26,17 @@ impl<'a> Choices<'a> {
         drawn % bound
     }
 
-    /// True for this many values of 256.
+    /// Returns true for this many values of 256.
     pub(super) fn chance(&mut self, of_256: u8) -> bool {
         self.byte() > u8::MAX - of_256
     }
 
-    /// One of these.
+    /// Returns one of these.
     pub(super) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
     }
 
-    /// From `low`, which is not 0, to `high`. Each doubling is equally likely.
+    /// Returns a number from `low`, which is not 0, to `high`. Each doubling is equally likely.
     pub(super) fn between(&mut self, low: u64, high: u64) -> u64 {
         let doublings = u64::from((high / low).ilog2());
         let base = low << self.below(doublings + 1);

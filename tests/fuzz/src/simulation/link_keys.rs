@@ -1,9 +1,9 @@
-//! The keys of a generated link: where it is, its rate or trace, its impairments, its queue and its classes.
+//! The keys of a generated link: its place, rate or trace, impairments, queue and classes.
 
 use super::choices::Choices;
 use super::plan::Generator;
 
-/// What gives a link its rate.
+/// What determines a link's rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Its key `rate`.
@@ -24,11 +24,11 @@ enum Backend {
     Kernel,
 }
 
-/// Keys of a queue and their values, of which none or one is written.
+/// Keys of a queue with their values. Of each key, no value or one is written.
 type Options = [(&'static str, &'static [&'static str])];
 
 const BOOL: &[&str] = &["true", "false"];
-/// Limits, those that need a rate last.
+/// Limits. Those that need a rate come last.
 const PACKETS: &[&str] =
     &["\"30p\"", "\"1p\"", "\"4p\"", "\"1000p\"", "\"20000B\"", "\"100ms\"", "\"2bdp\""];
 const MEMORY: &[&str] =
@@ -37,7 +37,7 @@ const QUANTA: &[&str] = &["\"1514B\"", "\"100B\"", "\"20000B\""];
 const TARGETS: &[&str] = &["\"15ms\"", "\"1us\"", "\"100us\"", "\"5ms\""];
 const INTERVALS: &[&str] = &["\"20ms\"", "\"1ms\"", "\"100ms\""];
 const THRESHOLDS: &[&str] = &["\"1ms\"", "\"0us\"", "\"10ms\""];
-/// Limits of FIFOs, those that need a rate last.
+/// Limits of FIFOs. Those that need a rate come last.
 const FIFO_PACKETS: &[&str] = &["40p", "1p", "3p", "200p", "100ms", "1.5bdp"];
 const FIFO_BYTES: &[&str] = &["40000B", "1514B", "6000B", "300000B", "100ms", "1.5bdp"];
 
@@ -56,7 +56,7 @@ const RED: &Options = &[
     ("harddrop", BOOL),
     ("adaptive", BOOL),
 ];
-/// Keys that RED has only with marks.
+/// Keys of RED that require marks.
 const RED_ECN: &Options = &[("nodrop", BOOL), ("harddrop", BOOL), ("adaptive", BOOL)];
 const FQ: &Options = &[
     ("limit", PACKETS),
@@ -84,7 +84,7 @@ const FQ_CODEL: &Options = &[
     ("memory_limit", MEMORY),
     ("drop_batch", &["64", "1", "3"]),
 ];
-/// Keys that FQ-CoDel has only with the selector.
+/// Keys of FQ-CoDel that require the selector.
 const FQ_CODEL_SELECTOR: &Options = &[("limit", PACKETS), ("ecn", BOOL), ("flows", &["1", "3"])];
 const DUALPI2: &Options = &[
     ("limit", PACKETS),
@@ -103,8 +103,8 @@ const DUALPI2: &Options = &[
     ("classic_protection", &["\"10%\"", "\"0%\"", "\"50%\""]),
 ];
 
-/// Writes `[links.NAME]`; returns what gives it its rate, the sum of its classes' rates in bit/s, and whether its delay and loss
-/// may change.
+/// Writes `[links.NAME]`. Returns what determines its rate, the sum of its classes' rates in bit/s, and whether its delay and loss may
+/// change.
 pub(super) fn write(
     plan: &mut Generator<'_>,
     name: &str,
@@ -166,7 +166,7 @@ pub(super) fn write(
     (kind, least_bps, backend == Backend::Userspace || has_loss || delay_us > 0)
 }
 
-/// What emulates a link, and keys that only some of these have.
+/// Writes the backend of a link, and keys that only some backends have.
 fn backend(plan: &mut Generator<'_>, kind: Kind) -> Backend {
     if plan.choices.chance(140) {
         plan.line("backend = \"userspace\"");
@@ -192,7 +192,7 @@ fn overhead(plan: &mut Generator<'_>) {
     }
 }
 
-/// Loss, jitter, duplication, corruption and reordering of a link with this delay; returns whether it has the key `loss`.
+/// Writes loss, jitter, duplication, corruption and reordering of a link with this delay. Returns whether it has the key `loss`.
 fn impairments(plan: &mut Generator<'_>, delay_us: u64, backend: Backend) -> bool {
     let is_kernel = backend == Backend::Kernel;
     let has_loss = plan.choices.chance(64);
@@ -244,7 +244,7 @@ fn impairments(plan: &mut Generator<'_>, delay_us: u64, backend: Backend) -> boo
     has_loss
 }
 
-/// Policer, acknowledgements that are held back, and another ECN field.
+/// Writes the policer, held acknowledgements, and the rewriting of the ECN field.
 fn arrivals(plan: &mut Generator<'_>) {
     if plan.choices.chance(32) {
         let rate_bps = plan.choices.between(300_000, 20_000_000);
@@ -266,7 +266,7 @@ fn arrivals(plan: &mut Generator<'_>) {
     }
 }
 
-/// Slots, a filter of acknowledgements, and the token bucket of a link with a constant rate.
+/// Writes slots, the ACK filter, and the token bucket of a link with a constant rate.
 fn at_the_line(plan: &mut Generator<'_>, rate_bps: Option<u64>) {
     if plan.choices.chance(40) {
         let every = plan.choices.pick(&["1ms", "100us", "20ms"]);
@@ -288,7 +288,7 @@ fn at_the_line(plan: &mut Generator<'_>, rate_bps: Option<u64>) {
     }
 }
 
-/// A queue; `has_rate`: its limit may be a time or a share of the BDP.
+/// Returns a queue. `has_rate`: its limit may be a time or a multiple of the BDP.
 fn queue(choices: &mut Choices<'_>, has_rate: bool) -> String {
     let mut limit = |limits: &[&'static str]| {
         choices.pick(&limits[..if has_rate { limits.len() } else { limits.len() - 2 }])
@@ -329,7 +329,7 @@ fn queue(choices: &mut Choices<'_>, has_rate: bool) -> String {
     text + " }"
 }
 
-/// Up to three classes; returns the sum of their rates, bit/s.
+/// Writes up to three classes. Returns the sum of their rates, bit/s.
 fn classes(plan: &mut Generator<'_>, link: &str, rate_bps: u64) -> u64 {
     let mut sum_bps = 0;
     for number in 0..=plan.choices.below(3) {
@@ -355,7 +355,7 @@ fn classes(plan: &mut Generator<'_>, link: &str, rate_bps: u64) -> u64 {
             3 => format!("from = \"{node}\", ecn = \"{ecn}\""),
             4 => "dscp = 46".to_owned(),
             5 => "port = 5201".to_owned(),
-            // That of the first probe that is answered by a listener.
+            // The port of the first probe that a listener answers.
             _ => "port = 6400".to_owned(),
         };
         plan.line(&format!("match = {{ {matches} }}"));
@@ -367,7 +367,7 @@ fn classes(plan: &mut Generator<'_>, link: &str, rate_bps: u64) -> u64 {
     sum_bps
 }
 
-/// A trace in a file of its own, with or without rates.
+/// Writes a trace to a file of its own, with or without rates.
 fn trace(plan: &mut Generator<'_>, link: &str, has_rates: bool) {
     let choices = &mut plan.choices;
     let (file, content) = match has_rates && choices.chance(80) {
@@ -383,7 +383,7 @@ fn trace(plan: &mut Generator<'_>, link: &str, has_rates: bool) {
     plan.files.insert(file, content);
 }
 
-/// Rows of rate, delay and loss.
+/// Returns rows of rate, delay and loss.
 fn steps(choices: &mut Choices<'_>, has_rates: bool) -> String {
     let mut text = "t_us,rate_bps,delay_us,loss_ppm\n".to_owned();
     let mut at_us = 0;
@@ -409,7 +409,7 @@ fn steps(choices: &mut Choices<'_>, has_rates: bool) -> String {
     text + &format!("{at_us},,,\n")
 }
 
-/// Delivery opportunities, in ms.
+/// Returns delivery opportunities, in ms.
 fn opportunities(choices: &mut Choices<'_>) -> String {
     let mut at_ms = 1;
     let mut text = String::new();

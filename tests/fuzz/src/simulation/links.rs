@@ -1,5 +1,5 @@
-//! What must hold of each link: its rows of packets agree with its counters; no packet is early, exceeds the rate, or overtakes
-//! another in a FIFO.
+//! Checks what must hold of each link: its packet rows agree with its counters, and no packet is early, exceeds the rate, or overtakes
+//! another one in a FIFO.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,17 +12,17 @@ use ccbench_simulator::T0_NS;
 
 use super::Trial;
 
-/// Memory of a packet in a userspace link, whose MTU is 1500 bytes.
+/// Memory per packet of a userspace link with an MTU of 1500 bytes.
 const SLOT_BYTES: u64 = 1536;
-/// Error of a time that a line computes in integers, carrying fractions, and that a reader computes anew.
+/// Error of a time that a line computes in integers, carrying fractions, compared with computing it anew.
 const ROUNDING_NS: u64 = 2;
 
 /// The rows of a link.
 #[derive(Default)]
 pub(super) struct LinkRows<'a> {
-    /// In the order in which the packets left or were dropped.
+    /// In the order in which packets left or were dropped.
     pub(super) packets: Vec<&'a LinkPacket>,
-    /// The same by the hash of their stream.
+    /// The same rows by the hash of their stream.
     by_flow: BTreeMap<u32, Vec<&'a LinkPacket>>,
     samples: Vec<&'a QdiscSample>,
     timing: Vec<&'a LinkTiming>,
@@ -49,7 +49,7 @@ impl<'a> Links<'a> {
         Self(links)
     }
 
-    /// The rows of a link that the plan has.
+    /// Returns the rows of a link of the plan.
     pub(super) fn rows(&self, name: &str) -> &LinkRows<'a> {
         self.0.get(name).unwrap_or_else(|| panic!("link {name} has no rows"))
     }
@@ -70,7 +70,7 @@ impl<'a> Links<'a> {
 }
 
 impl<'a> LinkRows<'a> {
-    /// The packets of streams with this hash.
+    /// Returns the packets of streams with this hash.
     pub(super) fn of_flow(&self, hash: u32) -> &[&'a LinkPacket] {
         self.by_flow.get(&hash).map_or(&[][..], Vec::as_slice)
     }
@@ -79,19 +79,19 @@ impl<'a> LinkRows<'a> {
         self.samples.last().unwrap_or_else(|| panic!("a link has no samples"))
     }
 
-    /// Packets in the link at the end.
+    /// Returns the number of packets in the link at the end.
     pub(super) fn inside(&self) -> u64 {
         self.last().memory_used_bytes.unwrap_or(0) / SLOT_BYTES
     }
 }
 
-/// Whether the last sample was taken after everything else, which is so unless one was due in the last instant.
+/// Returns whether the last sample was taken after everything else. This is so unless one was due in the last instant.
 pub(super) fn is_sampled_last(trial: &Trial) -> bool {
     let every_ns = trial.plan.plan().sample.qdisc.nanos();
     !(trial.end_ns - T0_NS).is_multiple_of(every_ns)
 }
 
-/// Counters do not shrink, and every drop has one cause.
+/// Checks that counters never shrink, and that every drop has one cause.
 fn counters(trial: &Trial, name: &str, rows: &LinkRows<'_>) {
     for sample in &rows.samples {
         let causes = [
@@ -117,7 +117,7 @@ fn counters(trial: &Trial, name: &str, rows: &LinkRows<'_>) {
     assert_eq!(rows.last().at_ns, trial.end_ns, "link {name}: the last sample");
 }
 
-/// Every packet that left or was dropped has a row.
+/// Checks that every packet that left or was dropped has a row.
 fn log(trial: &Trial, name: &str, rows: &LinkRows<'_>) {
     let timing = |what: TimingKind| {
         let row = rows.timing.iter().find(|row| row.what() == what);
@@ -152,7 +152,7 @@ fn log(trial: &Trial, name: &str, rows: &LinkRows<'_>) {
     }
 }
 
-/// The shortest delay that a link had at any time, nanoseconds.
+/// Returns the minimum delay that a link had at any time, nanoseconds.
 pub(super) fn least_delay_ns(trial: &Trial, name: &str) -> u64 {
     let plan = trial.plan.plan();
     let link = &plan.links[name];
@@ -180,7 +180,7 @@ pub(super) fn least_delay_ns(trial: &Trial, name: &str) -> u64 {
     }
 }
 
-/// A packet arrives, ends its delay, waits and leaves, in this order.
+/// Checks that a packet arrives, ends its delay, waits and leaves, in this order.
 fn times(trial: &Trial, packet: &LinkPacket, least_ns: u64) {
     assert!((T0_NS..=trial.end_ns).contains(&packet.at_ns), "{packet:?}");
     if packet.fate() != PacketFate::Sent {
@@ -199,11 +199,11 @@ fn times(trial: &Trial, packet: &LinkPacket, least_ns: u64) {
     assert!(!packet.marked || packet.ecn != 0, "it was not ECN-capable: {packet:?}");
 }
 
-/// Packets leave in the order of time. In a FIFO that is the order in which their delays ended, and, unless the delay itself
-/// reorders packets or acknowledgements are held back, that in which they arrived. Other queues keep the order of a flow's packets
-/// with the same ECN field, unless that is rewritten.
+/// Checks that packets leave in order of time. In a FIFO, this is the order in which their delays ended. It is also the order of arrival,
+/// unless the delay reorders packets or acknowledgements are held back. Other queues keep the order of a flow's packets with the same ECN
+/// field, unless that is rewritten.
 fn order(trial: &Trial, name: &str, link: &Link, rows: &LinkRows<'_>) {
-    // Echoes have no ports: those of all probes are one flow, whose packets classes may separate.
+    // Echoes have no ports, so those of all probes are one flow, whose packets classes may separate.
     let pings = trial.plan.plan().probes.values().filter(|probe| probe.kind == ProbeKind::Ping);
     let dscps: BTreeSet<u8> = pings.map(|probe| probe.tos >> 2).collect();
     if !link.classes.is_empty() && dscps.len() > 1 {
@@ -233,7 +233,7 @@ fn order(trial: &Trial, name: &str, link: &Link, rows: &LinkRows<'_>) {
     }
 }
 
-/// The line transmits one packet at a time, at most at the rate. A token bucket lets bursts pass.
+/// Checks that the line transmits one packet at a time, at most at its rate. A token bucket lets bursts pass.
 fn line(trial: &Trial, name: &str, link: &Link, rows: &LinkRows<'_>) {
     if link.tbf.is_some() {
         return;

@@ -1,4 +1,4 @@
-//! Makes valid plans that the simulator can run, with few packets, from bytes.
+//! Makes valid plans from bytes, which the simulator can run with few packets.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use ccbench_proto::plan::{Cc, SysctlValue};
 use super::choices::Choices;
 use super::link_keys::{self, Kind};
 
-/// A plan's text and its trace files, by name.
+/// The text of a plan, and its trace files by name.
 #[derive(Debug)]
 pub(super) struct Input {
     pub(super) plan: String,
@@ -18,14 +18,14 @@ pub(super) struct Input {
 const NODES: [&str; 5] = ["a", "b", "c", "d", "e"];
 const BUILTINS: [&str; 3] = cc::SIMULATED_BUILTINS;
 
-/// A link that the plan has.
+/// A link of the plan.
 pub(super) struct Link {
     pub(super) name: String,
     node: usize,
     pub(super) kind: Kind,
-    /// Lowest rate that its classes permit, bit/s.
+    /// Minimum rate that its classes permit, bit/s.
     pub(super) least_bps: u64,
-    /// Delay and loss may change.
+    /// Whether delay and loss may change.
     can_delay: bool,
 }
 
@@ -35,24 +35,24 @@ pub(super) struct Generator<'a> {
     plan: String,
     pub(super) files: BTreeMap<String, String>,
     node_count: usize,
-    /// Wires, by the numbers of their nodes.
+    /// Wires, as pairs of node numbers.
     wires: Vec<(usize, usize)>,
-    /// A cycle: the route to a neighbour's address may lead elsewhere.
+    /// Whether there is a cycle: the route to a neighbour's address may then take another way.
     pub(super) has_cycle: bool,
-    /// Links log packets.
+    /// Whether links log packets.
     pub(super) logs_packets: bool,
     phases_ms: Vec<u64>,
     /// The flows of each phase.
     phase_flows: Vec<Vec<String>>,
     pub(super) flow_count: u64,
     controls: Vec<String>,
-    /// Those that have states, and the flows that use them.
+    /// Congestion controls that have states, and the flows that use them.
     probing: Vec<String>,
     probing_flows: Vec<u64>,
     links: Vec<Link>,
 }
 
-/// The plan that these bytes make.
+/// Returns the plan that these bytes make.
 pub(super) fn generate(data: &[u8]) -> Input {
     let mut plan = Generator::new(Choices::new(data));
     plan.top_level();
@@ -64,7 +64,7 @@ pub(super) fn generate(data: &[u8]) -> Input {
     plan.phases();
     plan.changes();
     plan.matrix();
-    // Last, so that earlier seeds and inputs still mean the same plans, but for this.
+    // Comes last, so that earlier seeds and inputs still make the same plans, except for this.
     plan.stream();
     Input { plan: plan.plan, files: plan.files }
 }
@@ -95,7 +95,7 @@ impl<'a> Generator<'a> {
         self.plan.push('\n');
     }
 
-    /// Adds each of these lines with this chance.
+    /// Adds each of these lines with this probability.
     fn some_lines(&mut self, of_256: u8, lines: &[&str]) {
         for line in lines {
             if self.choices.chance(of_256) {
@@ -129,7 +129,7 @@ impl<'a> Generator<'a> {
         self.phases_ms.iter().sum()
     }
 
-    /// A chain, perhaps with a branch or a shortcut.
+    /// Makes a chain, perhaps with a branch or a shortcut.
     fn nodes(&mut self) {
         let chain = 2 + self.choices.below(3) as usize;
         let has_branch = self.choices.chance(64);
@@ -181,7 +181,7 @@ impl<'a> Generator<'a> {
         self.line(&format!("sysctl = {{ {} }}", sysctls.join(", ")));
     }
 
-    /// Instances of ccbench's own and of the kernel's.
+    /// Makes instances of ccbench's and the kernel's congestion controls.
     fn congestion_controls(&mut self) {
         let schemes: Vec<&str> = cc::table().schemes.iter().map(|s| s.name.as_str()).collect();
         for number in 0..self.choices.below(4) {
@@ -198,7 +198,7 @@ impl<'a> Generator<'a> {
                 let value = self.choices.pick(&[param.min, param.default, param.max]);
                 let value = SysctlValue::Number(value.into());
                 instance.params.insert(param.name.clone(), value);
-                // Rules between parameters.
+                // Some parameters have rules between them.
                 if cc::resolve(&instance).is_err() {
                     instance.params.clear();
                 }
@@ -222,13 +222,13 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// Links at most ends of wires.
+    /// Makes links at most ends of wires.
     fn links(&mut self) {
         self.line("\n[path.preset]\nrate = \"3mbit\"\ndelay = \"4ms\"\nloss = \"0.1%\"");
         self.line("queue = { kind = \"pfifo\", limit = \"40p\" }");
         let ends = self.wires.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]);
         for (number, (node, peer)) in ends.collect::<Vec<_>>().into_iter().enumerate() {
-            // The first one makes an input without bytes a plan with a bottleneck.
+            // The first link is always there, so that even an empty input makes a plan with a bottleneck.
             if number > 0 && self.choices.chance(70) {
                 continue;
             }
@@ -239,21 +239,21 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// Whether every link that a node sends to has a rate.
+    /// Returns whether every link to which a node sends has a rate.
     fn is_limited(&self, node: usize) -> bool {
         let ends = self.wires.iter().filter(|(a, b)| *a == node || *b == node).count();
         let has_rate = |link: &&Link| link.node == node && link.kind != Kind::Unlimited;
         self.links.iter().filter(has_rate).count() == ends
     }
 
-    /// Two different nodes.
+    /// Returns two different nodes.
     fn ends(&mut self) -> (usize, usize) {
         let from = self.choices.below(self.node_count as u64) as usize;
         let distance = 1 + self.choices.below(self.node_count as u64 - 1) as usize;
         (from, (from + distance) % self.node_count)
     }
 
-    /// A node's name, for the match of a class.
+    /// Returns a node's name, for the match of a class.
     pub(super) fn any_node(&mut self) -> &'static str {
         NODES[self.choices.below(self.node_count as u64) as usize]
     }
@@ -295,10 +295,10 @@ impl<'a> Generator<'a> {
         self.times(&name);
     }
 
-    /// When a flow runs, 10 ms or longer.
+    /// Sets when a flow runs, for 10 ms or longer.
     fn times(&mut self, name: &str) {
         if self.choices.chance(24) {
-            // From the beginning.
+            // The flow runs from the beginning.
             let stop_ms = 20 + self.choices.below(self.length_ms() - 20 + 1);
             return self.line(&format!("stop = \"{stop_ms}ms\""));
         }
@@ -369,9 +369,9 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// The file of a web server, and its congestion control.
+    /// Sets the file of a web server, and its congestion control.
     fn file(&mut self, is_back_to_back: bool) {
-        // Over a path without delay a thousand fetches begin in a second.
+        // Over a path without delay, a thousand fetches begin per second.
         let lengths: &[u64] =
             if is_back_to_back { &[5000, 1, 20_000, 0] } else { &[20_000, 1, 200_000, 0] };
         let bytes = self.choices.pick(lengths);
@@ -396,7 +396,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// Changes of rate, delay and loss.
+    /// Makes changes of rate, delay and loss.
     fn changes(&mut self) {
         for number in 0..self.choices.below(5) {
             let at_ms = (number + 1) * self.length_ms() / 6;
@@ -423,7 +423,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// Factors; the last one of their points is simulated.
+    /// Makes factors. The last of their points is simulated.
     fn matrix(&mut self) {
         if !self.choices.chance(40) {
             return;
@@ -437,7 +437,7 @@ impl<'a> Generator<'a> {
         self.some_lines(128, &levels);
     }
 
-    /// When a change is made: at this time or, if a flow has a congestion control with states, in one of them.
+    /// Sets when a change is made: at this time or, if a flow's congestion control has states, in one of them.
     fn when(&mut self, at_ms: u64) -> String {
         if self.probing_flows.is_empty() || !self.choices.chance(80) {
             return format!("at = \"{at_ms}ms\"");

@@ -1,4 +1,4 @@
-//! What must hold of the measurements of probes: they begin as `every` and `repeat` ask, and none is faster than the links.
+//! Checks what must hold of probes' measurements: they begin as `every` and `repeat` require, and none is faster than the links.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use ccbench_simulator::T0_NS;
 use super::Trial;
 use super::streams::least_rtt_ns;
 
-/// Back-to-back measurements begin at least so far apart.
+/// Minimum time between the beginnings of back-to-back measurements.
 const MIN_DISTANCE_NS: u64 = 1_000_000;
 
 pub(super) fn check(trial: &Trial) {
@@ -31,7 +31,7 @@ pub(super) fn check(trial: &Trial) {
     }
 }
 
-/// Each interval has one row, and whole packets.
+/// Checks that each interval has one row and whole packets.
 fn stream(probe: &Probe, rows: &[&wire::Probe]) {
     for (row, seq) in rows.iter().zip(0..) {
         let begin_ns = T0_NS + probe.start.nanos() + u64::from(seq) * probe.every.nanos();
@@ -41,7 +41,7 @@ fn stream(probe: &Probe, rows: &[&wire::Probe]) {
     }
 }
 
-/// Each echo has one row; none is faster than the links.
+/// Checks that each echo has one row, and that none is faster than the links.
 fn echoes(trial: &Trial, probe: &Probe, rows: &[&wire::Probe]) {
     let mut seen = BTreeSet::new();
     for row in rows {
@@ -57,7 +57,7 @@ fn echoes(trial: &Trial, probe: &Probe, rows: &[&wire::Probe]) {
     }
 }
 
-/// Measurements over TCP follow each other.
+/// Checks that measurements over TCP follow each other.
 fn measurements(trial: &Trial, probe: &Probe, rows: &[&wire::Probe]) {
     let every_ns = probe.every.nanos();
     let mut due_ns = Some(T0_NS + probe.start.nanos());
@@ -67,13 +67,13 @@ fn measurements(trial: &Trial, probe: &Probe, rows: &[&wire::Probe]) {
         due_ns = match probe.repeat {
             Repeat::Once => None,
             Repeat::BackToBack => Some(row.at_ns + took_ns.max(MIN_DISTANCE_NS)),
-            // A measurement longer than the interval skips the missed ones.
+            // A measurement that is longer than the interval skips the ones it missed.
             Repeat::Interval => Some(row.at_ns + every_ns * (1 + took_ns / every_ns)),
         };
     }
 }
 
-/// How long a measurement took.
+/// Returns how long a measurement took.
 fn took_ns(trial: &Trial, probe: &Probe, row: &wire::Probe) -> u64 {
     let timeout_ns = probe.timeout().nanos();
     if row.lost {

@@ -1,5 +1,5 @@
-//! What must hold of the samples of sockets: counters agree with each other and grow, nothing arrives that was not sent, and what is
-//! in flight is within the windows.
+//! Checks what must hold of the samples of sockets: counters agree with each other and never shrink, nothing arrives that was not sent, and
+//! what is in flight is within the windows.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use super::streams::least_rtt_ns;
 const MSS_BYTES: u64 = 1448;
 /// `truesize` of a `struct sk_buff` without its data.
 const SKB_OVERHEAD_BYTES: u64 = 832;
-/// Buffers without a sysctl (`tcp_wmem`, `tcp_rmem`), and the highest of any sysctl.
+/// Buffers without a sysctl (`tcp_wmem`, `tcp_rmem`), and the maximum of any sysctl.
 const WMEM_BYTES: u64 = 4_194_304;
 const RMEM_BYTES: u64 = 6_291_456;
 const INT_MAX: u64 = i32::MAX as u64;
@@ -27,11 +27,11 @@ const CLOCK_US: u64 = 1_001;
 /// The rows of a connection.
 #[derive(Default)]
 struct Connection<'a> {
-    /// Of the sender and of the receiver.
+    /// The samples of the sender and of the receiver.
     samples: [Vec<&'a FlowSample>; 2],
     intervals: [Vec<&'a Interval>; 2],
     flows: [Vec<&'a wire::Flow>; 2],
-    /// Of the sender.
+    /// Rows of the sender.
     acks: Vec<&'a wire::Acks>,
     events: Vec<&'a TcpEvent>,
 }
@@ -95,7 +95,7 @@ fn bytes(count: Option<u64>) -> u64 {
     count.unwrap_or_else(|| panic!("a sample has no count of bytes"))
 }
 
-/// Bytes of the stream that a sender has sent.
+/// Returns the bytes of the stream that a sender has sent.
 fn sent_bytes(row: &FlowSample) -> u64 {
     bytes(row.bytes_sent) - bytes(row.bytes_retrans)
 }
@@ -105,7 +105,7 @@ fn in_flight(row: &FlowSample) -> u64 {
     out.saturating_sub(pkts(row.sacked_pkts) + pkts(row.lost_pkts))
 }
 
-/// Counters of an end do not shrink.
+/// Checks that the counters of an end never shrink.
 fn counters(samples: &[&FlowSample]) {
     for pair in samples.windows(2) {
         let counts = |row: &FlowSample| {
@@ -122,7 +122,7 @@ fn counters(samples: &[&FlowSample]) {
     }
 }
 
-/// What is acknowledged has been received, and what is received has been sent.
+/// Checks that what is acknowledged has been received, and that what is received has been sent.
 fn both_ends(rows: &Connection<'_>) {
     let [senders, receivers] = &rows.samples;
     assert_eq!(senders.len(), receivers.len(), "both ends are sampled together");
@@ -134,7 +134,7 @@ fn both_ends(rows: &Connection<'_>) {
     }
 }
 
-/// Intervals follow each other, and those of the receiver have all of its bytes.
+/// Checks that intervals follow each other, and that those of the receiver have all its bytes.
 fn intervals(rows: &Connection<'_>) {
     for intervals in &rows.intervals {
         for pair in intervals.windows(2) {
@@ -149,14 +149,15 @@ fn intervals(rows: &Connection<'_>) {
     }
 }
 
-/// The third number of a node's sysctl.
+/// Returns the third number of a node's sysctl.
 fn buffer_bytes(trial: &Trial, node: &str, sysctl: &str, default: u64) -> u64 {
     let value = trial.plan.plan().nodes[node].sysctl.get(sysctl).map(ToString::to_string);
     let third = value.and_then(|value| value.split_whitespace().nth(2)?.parse().ok());
     third.map_or(default, |bytes: u64| bytes.min(INT_MAX))
 }
 
-/// The counters of a sender agree, the receive window and the send buffer limit it, and the RTT is not below the path's.
+/// Checks that the counters of a sender agree, that the receive window and the send buffer limit it, and that its RTT is not below the
+/// path's.
 fn sender(trial: &Trial, flow: &FlowTask, row: &FlowSample) {
     let (node, peer) = Trial::ends(flow);
     let (unacked, retrans) = (pkts(row.unacked_pkts), pkts(row.total_retrans_pkts));
@@ -166,17 +167,17 @@ fn sender(trial: &Trial, flow: &FlowTask, row: &FlowSample) {
     assert!(pkts(row.sacked_pkts) + pkts(row.lost_pkts) <= unacked, "{row:?}");
     assert!(pkts(row.retrans_pkts) <= unacked, "{row:?}");
     assert!(pkts(row.snd_cwnd_pkts) >= 1, "{row:?}");
-    // The handshake counts as delivered, and so does a retransmission that the receiver did not need (`tcp_dsack_seen()`).
+    // The handshake counts as delivered, and so does an unnecessary retransmission (`tcp_dsack_seen()`).
     let new_segments = pkts(row.data_segs_out_pkts) - retrans;
     let duplicates = pkts(row.dsack_dups_pkts);
     assert!(pkts(row.delivered_pkts) <= 1 + new_segments + duplicates, "{row:?}");
     assert!(outstanding <= pkts(row.snd_wnd_bytes), "beyond the receive window: {row:?}");
-    // With offloads, data is added to the last packet whether the buffer has room or not.
+    // With offloads, data is added to the last packet whether or not the buffer has room.
     if !trial.plan.plan().nodes[node].offloads {
         let sndbuf_bytes = buffer_bytes(trial, node, "net.ipv4.tcp_wmem", WMEM_BYTES);
-        // Each packet has one segment. The last one is made while the buffer has room for a byte.
+        // Each packet has one segment. The last packet is made as long as the buffer has room for a byte.
         let limit_bytes = sndbuf_bytes + SKB_OVERHEAD_BYTES + MSS_BYTES;
-        // Those that are selectively acknowledged share packets (`tcp_shift_skb_data()`).
+        // Selectively acknowledged segments share packets (`tcp_shift_skb_data()`).
         let queued_bytes = outstanding + SKB_OVERHEAD_BYTES * (unacked - pkts(row.sacked_pkts));
         assert!(queued_bytes < limit_bytes, "beyond the send buffer: {row:?}");
     }
@@ -192,7 +193,7 @@ fn sender(trial: &Trial, flow: &FlowTask, row: &FlowSample) {
     }
 }
 
-/// The buffer limits the receive window.
+/// Checks that the buffer limits the receive window.
 fn receiver(trial: &Trial, flow: &FlowTask, row: &FlowSample) {
     let (_, node) = Trial::ends(flow);
     let rcvbuf_bytes = buffer_bytes(trial, node, "net.ipv4.tcp_rmem", RMEM_BYTES);
@@ -200,8 +201,8 @@ fn receiver(trial: &Trial, flow: &FlowTask, row: &FlowSample) {
     assert!(pkts(row.data_segs_in_pkts) * MSS_BYTES >= bytes(row.bytes_received), "{row:?}");
 }
 
-/// Between two samples the packets in flight grow at most to the highest congestion window, and by a tail loss probe. An undo takes
-/// back that packets are lost, so that they are in flight again; it changes the state.
+/// Checks that between two samples, the packets in flight grow at most to the maximum congestion window, plus a tail loss probe. An undo
+/// makes lost packets count as in flight again, but it changes the state.
 fn congestion_window(rows: &Connection<'_>) {
     let acks: Vec<(u64, u64)> = rows
         .acks
@@ -222,13 +223,13 @@ fn congestion_window(rows: &Connection<'_>) {
         let at_acks = acks.iter().filter(|(at_ns, _)| is_between(*at_ns)).map(|(_, pkts)| *pkts);
         let at_events = events().map(|row| u64::from(row.snd_cwnd_pkts));
         let highest = samples.chain(at_acks).chain(at_events).max().unwrap_or(0);
-        // A tail loss probe leaves also when the window is full.
+        // A tail loss probe is sent even when the window is full.
         let most = highest.max(in_flight(pair[0])) + 1;
         assert!(in_flight(pair[1]) <= most, "{} in flight of {most}: {pair:?}", in_flight(pair[1]));
     }
 }
 
-/// Marks that receivers have counted were set by links, or by the senders of packets that already had them.
+/// Checks that the marks that receivers have counted were set by links, or by senders of packets that already had them.
 fn marks(trial: &Trial, links: &Links<'_>, connections: &BTreeMap<&str, Connection<'_>>) {
     let plan = trial.plan.plan();
     if plan.links.values().any(|link| link.packet_log.is_none() || link.duplicate.is_some()) {

@@ -1,5 +1,5 @@
-//! Conservation of packets: what hosts send enters the first link of its route, what leaves a link enters the next, and what leaves
-//! the last arrives. The hash in `link_packets` identifies a stream.
+//! Checks the conservation of packets: what a host sends enters the first link of its route, what leaves a link enters the next one, and
+//! what leaves the last one arrives. The hash in `link_packets` identifies a stream.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -19,11 +19,11 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 /// Local port of the first probe that sends echoes.
 const PROBE_PORT: u16 = 40_000;
-/// Local ports of probes over TCP (`ip_local_port_range`), and the distance of the first ones of two probes.
+/// Local ports of probes over TCP (`ip_local_port_range`), and the distance between the first ports of two probes.
 const FIRST_LOCAL_PORT: u16 = 32_768;
 const LOCAL_PORTS: u64 = 28_232;
 const PORTS_PER_PROBE: u64 = 800;
-/// Frames of a handshake: SYN and SYN-ACK; and the last segment, which is as long as an acknowledgement.
+/// Frames of a handshake: SYN and SYN-ACK, and the last segment, which is as long as an acknowledgement.
 const HANDSHAKE_BYTES: [u32; 2] = [74, 66];
 
 /// Address and port.
@@ -35,7 +35,7 @@ struct Stream<'a> {
     links: Vec<&'a str>,
 }
 
-/// The last samples of a connection: of its sender and of its receiver.
+/// The last samples of a connection: of its sender and its receiver.
 type Ends<'a> = (&'a FlowSample, &'a FlowSample);
 
 pub(super) fn check(trial: &Trial, links: &Links<'_>) {
@@ -66,8 +66,8 @@ pub(super) fn check(trial: &Trial, links: &Links<'_>) {
     }
 }
 
-/// Whether a connection of a flow has the hash of another stream, or streams of probes with the same hash have other links. Then
-/// the streams of packets are unknown. Among thousands of fetches this can happen by chance.
+/// Returns whether a flow's connection has the hash of another stream, or streams of probes with the same hash use different links. The
+/// streams of packets are then unknown. With thousands of fetches, this can happen by chance.
 fn is_ambiguous<'a>(
     probes: &'a [Stream<'a>],
     mut connections: impl Iterator<Item = &'a Stream<'a>>,
@@ -80,7 +80,7 @@ fn is_ambiguous<'a>(
         || connections.any(|stream| routes.insert(stream.hash, &stream.links).is_some())
 }
 
-/// The hash of packets between these hosts.
+/// Returns the hash of packets between these hosts.
 fn hash(protocol: u8, (from, from_port): Host, (to, to_port): Host) -> u32 {
     let (IpAddr::V4(from), IpAddr::V4(to)) = (from, to) else {
         panic!("the simulator's nodes have addresses of IPv4")
@@ -99,7 +99,7 @@ fn host(trial: &Trial, node: &str, port: u16) -> Host {
     (address.unwrap_or_else(|| panic!("node {node} has no address")), port)
 }
 
-/// The segments of a connection with data, and its acknowledgements.
+/// Returns a connection's data segments, and its acknowledgements.
 fn of_connection<'a>(trial: &'a Trial, flow: &FlowTask, number: u16) -> [Stream<'a>; 2] {
     let client = host(trial, &flow.plan.from, flow.client_port + number);
     let server = host(trial, &flow.plan.to, flow.server_port);
@@ -111,10 +111,10 @@ fn of_connection<'a>(trial: &'a Trial, flow: &FlowTask, number: u16) -> [Stream<
     ]
 }
 
-/// The packets of all probes and their answers. A probe over TCP has two streams for each measurement.
+/// Returns the packets of all probes and their answers. A probe over TCP has two streams for each measurement.
 fn of_probes(trial: &Trial) -> Vec<Stream<'_>> {
     let plan = trial.plan.plan();
-    // Local ports are in the order of nodes and names, those of the other ends in the order of names.
+    // Local ports are in order of nodes and names; those of the other ends are in order of names.
     let mut by_node: Vec<_> = plan.probes.iter().collect();
     by_node.sort_by_key(|(name, probe)| (probe.from.clone(), (*name).clone()));
     let served = plan.probes.iter().filter(|(_, probe)| probe.kind.is_served());
@@ -155,12 +155,12 @@ fn of_probes(trial: &Trial) -> Vec<Stream<'_>> {
     streams
 }
 
-/// The port of a measurement; `probe` counts those over TCP.
+/// Returns the port of a measurement. `probe` counts those over TCP.
 fn local_port(probe: u64, seq: u64) -> u16 {
     FIRST_LOCAL_PORT + ((probe * PORTS_PER_PROBE + seq * 2) % LOCAL_PORTS) as u16
 }
 
-/// The last samples of each connection, by its identifier.
+/// Returns the last samples of each connection, by its identifier.
 fn last_samples(trial: &Trial) -> BTreeMap<&str, Ends<'_>> {
     let mut last = BTreeMap::<&str, [Option<&FlowSample>; 2]>::new();
     for (_, event) in &trial.rows {
@@ -173,7 +173,7 @@ fn last_samples(trial: &Trial) -> BTreeMap<&str, Ends<'_>> {
     last.into_iter().filter_map(both).collect()
 }
 
-/// The rows of a stream on a link.
+/// Returns the rows of a stream on a link.
 fn packets<'l, 'a>(links: &'l Links<'a>, link: &str, hash: u32) -> &'l [&'a LinkPacket] {
     links.rows(link).of_flow(hash)
 }
@@ -182,7 +182,7 @@ fn sent<'a>(packets: &[&'a LinkPacket]) -> Vec<&'a LinkPacket> {
     packets.iter().copied().filter(|packet| packet.fate() == PacketFate::Sent).collect()
 }
 
-/// Those that may belong to the handshake, which no counter of a connection contains.
+/// Returns the number of packets that may belong to the handshake, which no counter of a connection includes.
 fn handshakes(packets: &[&LinkPacket]) -> u64 {
     packets.iter().filter(|packet| HANDSHAKE_BYTES.contains(&packet.bytes)).count() as u64
 }
@@ -231,7 +231,7 @@ fn connection(
     }
 }
 
-/// What enters a link has left the one before.
+/// Checks that what enters a link has left the previous one.
 fn hops(trial: &Trial, links: &Links<'_>, stream: &Stream<'_>) {
     for pair in stream.links.windows(2) {
         let left = sent(packets(links, pair[0], stream.hash)).len();
@@ -242,7 +242,7 @@ fn hops(trial: &Trial, links: &Links<'_>, stream: &Stream<'_>) {
     }
 }
 
-/// A link that is no stream's first has, or has had, every packet that has left the links before.
+/// Checks a link that is not the first of any stream: it has, or has had, every packet that has left the previous links.
 fn inner_links(trial: &Trial, links: &Links<'_>, streams: &[Stream<'_>]) {
     let firsts: BTreeSet<&str> =
         streams.iter().filter_map(|stream| stream.links.first().copied()).collect();
@@ -266,7 +266,7 @@ fn inner_links(trial: &Trial, links: &Links<'_>, streams: &[Stream<'_>]) {
     }
 }
 
-/// The delays of all links there and back.
+/// Returns the sum of the delays of all links there and back.
 pub(super) fn least_rtt_ns(trial: &Trial, from: &str, to: &str) -> u64 {
     let there_and_back = trial.route(from, to).into_iter().chain(trial.route(to, from));
     there_and_back.map(|link| least_delay_ns(trial, link)).sum()

@@ -1,4 +1,4 @@
-//! Inputs in binary, made by what encodes them. After a change of a format, `UPDATE_GOLDEN=1` writes them again.
+//! Binary inputs, made by the product's encoders. After a change of a format, `UPDATE_GOLDEN=1` writes them again.
 
 use std::collections::BTreeMap;
 
@@ -56,7 +56,7 @@ fn binary_inputs_are_what_the_encoders_write() {
     check("cc_state", "record", &record);
     let mut reply = vec![0, 0, 0, 0, 0, 1, 0, 9];
     reply.extend([7; 8]);
-    // Random plans, each longer than a plan needs.
+    // Random inputs, each longer than a plan needs.
     for number in 0..16 {
         let mut random = Random::new(number + 1);
         let bytes: Vec<u8> = (0..600).map(|_| random.below(256) as u8).collect();
@@ -266,7 +266,7 @@ fn acks() -> Vec<u8> {
     record(1, ROW_BYTES).into_iter().chain(events).chain(record(1, ROW_BYTES)).collect()
 }
 
-/// An artifact's archive, with a name that needs the field `prefix`.
+/// Returns an artifact's archive, with a name that needs the field `prefix`.
 #[cfg(feature = "results")]
 fn archive() -> Vec<u8> {
     let long = format!("run/{}/part-0.parquet", "d".repeat(100));

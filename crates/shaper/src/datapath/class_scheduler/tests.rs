@@ -31,14 +31,14 @@ fn link(rate: u64, classes: Vec<ClassSpec>) -> LinkSpec {
     }
 }
 
-/// Sends frames of 1250 bytes at these rates (Mbit/s by class; 0 is the default class) for `seconds`. Returns the
-/// throughput of each class in the second half, Mbit/s.
+/// Offers frames of 1250 bytes at these rates (Mbit/s per class; 0 is the default class) for `seconds`. Returns the throughput of each
+/// class in the second half, Mbit/s.
 fn shares(spec: &LinkSpec, offered: &[u64], seconds: u64) -> Vec<f64> {
     let mut model = LinkModel::new(spec, 4096, 1514);
     let mut free: Vec<u32> = (0..4096).collect();
     let mut sent = vec![0_u64; offered.len()];
     let mut owed = vec![0_u64; offered.len()];
-    // A frame of 1250 bytes per millisecond is 10 Mbit/s.
+    // One frame of 1250 bytes per millisecond is 10 Mbit/s.
     let (step_ns, end_ns) = (100_000, seconds * SECOND);
     for now_ns in (0..end_ns).step_by(step_ns as usize) {
         for (class, rate) in offered.iter().enumerate() {
@@ -76,7 +76,7 @@ fn classes_get_their_rate_and_share_the_excess_by_rate() {
     assert_close(&shares(&spec, &[0, 200, 200], 4), &[0.0, 40.0, 60.0]);
     // A single active class gets the whole rate.
     assert_close(&shares(&spec, &[0, 200, 0], 4), &[0.0, 100.0, 0.0]);
-    // A class that offers less than its rate gets all it offers.
+    // A class that offers less than its rate gets what it offers.
     assert_close(&shares(&spec, &[5, 200, 10], 4), &[5.0, 85.0, 10.0]);
 }
 
@@ -85,7 +85,7 @@ fn ceil_is_exact_and_not_work_conserving() {
     let spec = link(100, vec![class(20, 35, 0), class(30, 100, 0)]);
     assert_close(&shares(&spec, &[0, 200, 0], 4), &[0.0, 35.0, 0.0]);
     assert_close(&shares(&spec, &[0, 200, 200], 4), &[0.0, 35.0, 65.0]);
-    // To the nanosecond: packets of a class at its ceiling are equally far apart.
+    // Packets of a class at its ceil are equally far apart, to the nanosecond.
     let mut model = LinkModel::new(&link(100, vec![class(7, 7, 0)]), 256, 1514);
     for slot in 0..100 {
         let packet = Packet { slot, bytes: 1000, at_ns: 1, class: 1, ..Packet::default() };
@@ -94,7 +94,7 @@ fn ceil_is_exact_and_not_work_conserving() {
     model.advance(SECOND, &mut Vec::new());
     let times: Vec<u64> = std::iter::from_fn(|| model.pop_departed()).map(|p| p.at_ns).collect();
     assert_eq!(times.len(), 100);
-    // 8000 bit at 7 Mbit/s are 1142857.14 ns; a full bucket allowed a burst first.
+    // 8000 bits at 7 Mbit/s take 1142857.14 ns. The full bucket first allowed a burst.
     let steady: Vec<u64> = times.windows(2).map(|two| two[1] - two[0]).skip(20).collect();
     assert!(steady.iter().all(|gap| (1_142_857..=1_142_858).contains(gap)), "{steady:?}");
     let mean = steady.iter().sum::<u64>() as f64 / steady.len() as f64;
@@ -142,7 +142,7 @@ fn link_rate_change_scales_all_classes() {
             }
         }
     }
-    // 5000 frames per second; the first class has a ceil of 20 Mbit/s, 2000 frames.
+    // 5000 frames per second. The first class has a ceil of 20 Mbit/s, 2000 frames.
     assert!((1990..=2010).contains(&sent[1]) && (2985..=3010).contains(&sent[2]), "{sent:?}");
 }
 
@@ -165,7 +165,7 @@ fn reports_when_a_class_below_its_ceil_may_send() {
         assert!(left == 20 || due_ns > now_ns, "{left} at {now_ns}");
         now_ns = due_ns;
     }
-    // 20 frames of 10 ms each, minus the initial burst of the full bucket.
+    // 20 frames of 10 ms each, minus the initial burst from the full bucket.
     assert!((150_000_000..=180_000_000).contains(&last_ns), "{last_ns}");
     assert!(freed.is_empty());
 }
@@ -193,7 +193,7 @@ proptest! {
         prop_assert_eq!(model.backlog(), (0, 0));
         for (nth, class) in (1_u8..).zip(&specs) {
             let of: Vec<&Packet> = out.iter().filter(|p| p.class == nth).collect();
-            // Order within a class.
+            // Packets of a class stay in order.
             prop_assert!(of.windows(2).all(|two| two[0].slot < two[1].slot));
             if class.ceil_bps() < 100 * MBIT {
                 let burst = 8.0 * 1514.0 * (2.0 * classes.len() as f64 + 6.0);
@@ -204,7 +204,7 @@ proptest! {
                 }
             }
         }
-        // The default class may use the whole link: while one of its packets waits, the line is busy.
+        // The default class may use the whole link, so the line is busy while one of its packets waits.
         let rest: Vec<&Packet> = out
             .iter()
             .filter(|p| p.class == 0 || usize::from(p.class) > specs.len())

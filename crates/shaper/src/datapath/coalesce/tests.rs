@@ -14,7 +14,7 @@ fn segment_all(packet: &[u8]) -> Vec<Vec<u8>> {
     all
 }
 
-/// The writes for `packets`: number of packets and bytes of each.
+/// Returns the number of packets and the bytes of each write for `packets`.
 fn coalesce(packets: &[Vec<u8>]) -> Vec<(usize, Vec<u8>)> {
     let mut written = Vec::new();
     let mut nth = 0;
@@ -43,7 +43,7 @@ fn coalesce(packets: &[Vec<u8>]) -> Vec<(usize, Vec<u8>)> {
     written
 }
 
-/// A TCP super-packet: VLAN tags, IP version, payload, segment size, flags, identification.
+/// Returns a TCP super-packet with these VLAN tags, IP version, payload, segment size, flags and identification.
 fn super_packet(tags: usize, ipv6: bool, payload: usize, size: u16, flags: u8, id: u16) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
     for _ in 0..tags {

@@ -1,26 +1,26 @@
-//! The filter that drops superseded acknowledgements: CAKE's `ack-filter-aggressive` (`cake_ack_filter()` in
-//! `net/sched/sch_cake.c`), for segments that wait in any queue.
+//! The ACK filter, which drops superseded acknowledgements: CAKE's `ack-filter-aggressive` (`cake_ack_filter()` in `net/sched/sch_cake.c`)
+//! for segments that wait in any queue.
 //!
-//! A segment that begins to wait drops at most one of those that wait in front of it: the first acknowledgement of its connection
-//! that it supersedes ([`TcpHeader::is_superseded_by`]), if it supersedes another one behind it, too, and no segment between
-//! both has other ECN flags; or, if it supersedes one only, that one, if it is the last of its connection and has the same
-//! ECN flags.
+//! A segment that begins to wait drops at most one of the segments in front of it: the first acknowledgement of its connection that it
+//! supersedes ([`TcpHeader::is_superseded_by`]). This applies if it supersedes another one behind that one, too, and no segment between the
+//! two has different ECN flags. If it supersedes only one, it drops that one if it is the last of its connection and has the same ECN
+//! flags.
 //!
-//! A difference from the kernel: a connection is a flow hash of 32 bits, and shares its list with no other one.
+//! A difference from the kernel: a flow hash of 32 bits identifies a connection, which is searched as if it had a queue of its own.
 
 use crate::datapath::packet::Packet;
 use crate::datapath::tcp_header::TcpHeader;
 
-/// Lists of segments; a flow has one by the last bits of its hash.
+/// Number of lists of segments. The last bits of a flow's hash select its list.
 const LISTS: usize = 1024;
-/// In place of a slot.
+/// No slot.
 const NONE: u32 = u32::MAX;
 
-/// TCP segments that wait.
+/// The TCP segments that wait.
 #[derive(Debug)]
 pub(super) struct AckFilter {
     lists: Vec<List>,
-    /// By slot.
+    /// Indexed by slot.
     segments: Vec<Segment>,
     dropped: u64,
 }
@@ -30,7 +30,7 @@ pub(super) struct AckFilter {
 struct List {
     head: u32,
     tail: u32,
-    /// Those of them that may be dropped at all: without any, no segment looks through the list.
+    /// How many of them may be dropped at all. If none, the search is skipped.
     droppable: u32,
 }
 
@@ -47,7 +47,7 @@ struct Segment {
 }
 
 impl AckFilter {
-    /// For slots below `capacity`.
+    /// Creates a filter for slots below `capacity`.
     pub(super) fn new(capacity: usize) -> Self {
         let segment = Segment { tcp: None, flow: 0, before: NONE, after: NONE, waits: false };
         Self {
@@ -57,12 +57,12 @@ impl AckFilter {
         }
     }
 
-    /// The header of the packet that is in a slot from now on.
+    /// Stores the header of the packet that is in a slot from now on.
     pub(super) fn read(&mut self, slot: u32, tcp: Option<TcpHeader>) {
         self.segments[slot as usize].tcp = tcp;
     }
 
-    /// A packet begins to wait. The slot of the acknowledgement that is dropped because of it no longer waits.
+    /// A packet begins to wait. Returns the slot of the acknowledgement that is dropped because of it and no longer waits.
     pub(super) fn enter(&mut self, packet: &Packet) -> Option<u32> {
         let tcp = self.segments[packet.slot as usize].tcp?;
         let has_droppable = self.list(packet.flow).droppable > 0;
@@ -102,7 +102,7 @@ impl AckFilter {
         list.droppable -= u32::from(tcp.is_some_and(|tcp| tcp.is_droppable()));
     }
 
-    /// Acknowledgements that were dropped.
+    /// Returns the number of acknowledgements dropped.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -126,7 +126,7 @@ impl AckFilter {
             next = segment.after;
             let Some(tcp) = segment.tcp.as_ref().filter(|_| segment.flow == flow) else { continue };
             is_last = false;
-            // What the flags of the earlier one say would be lost.
+            // The ECN flags of the earlier one would be lost.
             eligible = eligible.filter(|(_, flags)| *flags == tcp.ecn_flags());
             if !tcp.is_superseded_by(later) {
                 continue;
@@ -172,7 +172,7 @@ mod tests {
         TcpHeader { flags: ACK | flags, ..ack(ack_seq) }
     }
 
-    /// A duplicate acknowledgement with a SACK block from 10 000 on.
+    /// Returns a duplicate acknowledgement with a SACK block from 10 000 on.
     fn sacked(ack_seq: u32, end: u32) -> TcpHeader {
         let mut sacked = TcpHeader { sack_count: 1, ..ack(ack_seq) };
         sacked.sack_blocks[0] = (10_000, end);
@@ -183,13 +183,13 @@ mod tests {
         TcpHeader { has_data: true, ..ack(ack_seq) }
     }
 
-    /// A packet of a flow enters.
+    /// Lets a packet of a flow enter.
     fn enter(filter: &mut AckFilter, slot: u32, flow: u32, tcp: TcpHeader) -> Option<u32> {
         filter.read(slot, Some(tcp));
         filter.enter(&Packet { slot, flow, ..Packet::default() })
     }
 
-    /// The slots that are dropped, in this order, while these segments of one flow enter one after the other.
+    /// Returns the slots that are dropped, in order, while these segments of one flow enter one after the other.
     fn dropped(segments: &[TcpHeader]) -> Vec<u32> {
         let mut filter = AckFilter::new(segments.len());
         let found = (0..).zip(segments).filter_map(|(slot, tcp)| enter(&mut filter, slot, 7, *tcp));
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(dropped(&[ack(100), ack(200), ack(300)]), [0, 1]);
         assert_eq!(dropped(&[ack(u32::MAX - 9), ack(5)]), [0]);
         assert!(dropped(&[ack(200), ack(100)]).is_empty());
-        // Duplicates inform of losses; the next one that acknowledges more supersedes them, one at a time.
+        // Duplicate acknowledgements signal losses. The next one that acknowledges more supersedes them, one at a time.
         assert!(dropped(&[ack(100), ack(100), ack(100)]).is_empty());
         assert_eq!(dropped(&[ack(100), ack(100), ack(100), ack(200), ack(300)]), [0, 1]);
     }
@@ -227,14 +227,14 @@ mod tests {
         for segments in kept {
             assert!(dropped(segments).is_empty(), "{segments:?}");
         }
-        // Two of the same flags wait, so the first one goes whatever the flags of the third one.
+        // Two with the same flags wait, so the first is dropped whatever the flags of the third.
         let same = [ack(1), data(1), ack(2), with_flags(ECE, 3)];
         assert_eq!(dropped(&same), [0]);
     }
 
     #[test]
     fn what_is_between_keeps_a_single_one() {
-        // Data is not dropped, and supersedes the last acknowledgement in front of it.
+        // Data is not dropped, and it supersedes the last acknowledgement in front of it.
         assert_eq!(dropped(&[ack(100), data(200), ack(300)]), [0]);
         assert!(dropped(&[ack(100), data(100), ack(300)]).is_empty());
         assert_eq!(dropped(&[ack(100), data(100), ack(300), ack(400)]), [0]);
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn flows_are_independent() {
         let mut filter = AckFilter::new(8);
-        // The last one has the same list as the first one.
+        // The last and the first share a list.
         for (slot, flow) in [(0, 7), (1, 8), (2, 7 + LISTS as u32)] {
             assert_eq!(enter(&mut filter, slot, flow, ack(100)), None);
         }
@@ -259,7 +259,7 @@ mod tests {
         filter.leave(0);
         filter.leave(0);
         assert_eq!(enter(&mut filter, 1, 7, ack(200)), None);
-        // Its slot has another packet.
+        // Its slot now holds another packet.
         filter.read(0, None);
         assert_eq!(filter.enter(&Packet { slot: 0, flow: 7, ..Packet::default() }), None);
         filter.leave(0);
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(enter(&mut filter, 0, 7, ack(300)), None);
     }
 
-    /// The rules of `cake_ack_filter()` on a list of what waits, each with its flow.
+    /// Applies the rules of `cake_ack_filter()` to a list of waiting segments, each with its flow.
     fn cake(waiting: &[(u32, u32, TcpHeader)], flow: u32, later: &TcpHeader) -> Option<u32> {
         if !later.may_supersede() {
             return None;
@@ -286,7 +286,7 @@ mod tests {
     }
 
     proptest! {
-        /// In any order of arrivals and departures, the lists have what waits, and CAKE's rules decide.
+        /// For any order of arrivals and departures, the lists hold what waits, and CAKE's rules decide.
         #[test]
         fn rules_are_cakes(
             events in proptest::collection::vec(

@@ -1,5 +1,5 @@
-//! Pure acknowledgements of TCP behind the delay: the aggregation that holds them back and releases them together, and the
-//! filters that drop superseded ones, one for those that are held back and one for the queue.
+//! Pure TCP acknowledgements behind the delay: the aggregation that holds them back and releases them together, and the ACK filters that
+//! drop superseded ones, one for held acknowledgements and one for the queue.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use crate::datapath::tcp_header::TcpHeader;
 /// Acknowledgements that wait.
 #[derive(Debug)]
 pub(super) struct Acks {
-    /// Of the queue.
+    /// The queue's filter.
     filter: Option<AckFilter>,
     aggregation: Option<Aggregation>,
 }
@@ -25,14 +25,14 @@ struct Aggregation {
     hold_ns: u64,
     max_packets: usize,
     held: VecDeque<Packet>,
-    /// When all leave; `u64::MAX`: none is held.
+    /// When all are released; `u64::MAX`: none is held.
     release_ns: u64,
-    /// Held so far.
+    /// Number held back so far.
     count: u64,
 }
 
 impl Acks {
-    /// `None` for a link with neither of both. `capacity`: slots of the link.
+    /// Returns `None` for a link with neither aggregation nor filter. `capacity`: slots of the link.
     pub(super) fn new(plan: &Link, capacity: usize) -> Option<Box<Self>> {
         let filter = || plan.ack_filter.then(|| AckFilter::new(capacity));
         let aggregation =
@@ -41,20 +41,20 @@ impl Acks {
         (filter.is_some() || aggregation.is_some()).then(|| Box::new(Self { filter, aggregation }))
     }
 
-    /// Whether acknowledgements are held back, so that other packets overtake them.
+    /// Returns whether acknowledgements are held back, so that other packets overtake them.
     pub(super) fn may_hold(&self) -> bool {
         self.aggregation.is_some()
     }
 
-    /// The TCP header of the packet that is in a slot from now on; `None`: it is not TCP.
+    /// Stores the TCP header of the packet that is in a slot from now on; `None`: it is not TCP.
     pub(super) fn read(&mut self, slot: u32, tcp: Option<TcpHeader>) {
         for filter in self.filters_mut() {
             filter.read(slot, tcp);
         }
     }
 
-    /// The delay of a packet has ended at its `at_ns`. The result is to enter the queue; `None`: the packet is held back. Slots of
-    /// acknowledgements that it supersedes there go to `freed`.
+    /// Takes a packet whose delay ended at its `at_ns`. Returns the packet if it enters the queue now, `None` if it is held back. Slots of
+    /// held acknowledgements that it supersedes go to `freed`.
     pub(super) fn end_delay(&mut self, packet: Packet, freed: &mut Vec<u32>) -> Option<Packet> {
         match &mut self.aggregation {
             Some(aggregation) if packet.is_pure_ack => {
@@ -65,23 +65,23 @@ impl Acks {
         }
     }
 
-    /// When [`Self::release`] is due; `u64::MAX`: nothing is held back.
+    /// Returns when [`Self::release`] is due; `u64::MAX`: nothing is held back.
     pub(super) fn next_ns(&self) -> u64 {
         self.aggregation.as_ref().map_or(u64::MAX, |aggregation| aggregation.release_ns)
     }
 
-    /// The next packet that is released at `now_ns`.
+    /// Returns the next packet that is released at `now_ns`.
     pub(super) fn release(&mut self, now_ns: u64) -> Option<Packet> {
         let packet = self.aggregation.as_mut()?.release()?;
         Some(Packet { at_ns: now_ns, ..packet })
     }
 
-    /// A packet is about to enter the queue. The result is the slot of the acknowledgement that is to be taken out of it.
+    /// Takes a packet that is about to enter the queue. Returns the slot of the acknowledgement to remove from the queue.
     pub(super) fn enter_queue(&mut self, packet: &Packet) -> Option<u32> {
         self.filter.as_mut()?.enter(packet)
     }
 
-    /// Packets have left the queue, to the line or dropped.
+    /// Records that packets have left the queue, for the line or dropped.
     pub(super) fn leave(&mut self, slots: &[u32]) {
         if let Some(filter) = &mut self.filter {
             for slot in slots {
@@ -96,7 +96,7 @@ impl Acks {
         self.aggregation.as_ref().map_or(0, |aggregation| aggregation.held.len() as u64)
     }
 
-    /// Packets that have been held back, and that the filters have dropped.
+    /// Returns the number of packets that have been held back, and of those that the filters have dropped.
     pub(super) fn counts(&self) -> (u64, u64) {
         let held = self.aggregation.as_ref().map_or(0, |aggregation| aggregation.count);
         let of_held = self.aggregation.as_ref().and_then(|aggregation| aggregation.filter.as_ref());
@@ -123,7 +123,7 @@ impl Aggregation {
         }
     }
 
-    /// Returns the slot of the packet that this one supersedes, which is no longer held. The time goes on from that one.
+    /// Returns the slot of the packet that this one supersedes and that is no longer held. The release time stays the same.
     fn hold(&mut self, packet: Packet) -> Option<u32> {
         if self.held.is_empty() {
             self.release_ns = packet.at_ns.saturating_add(self.hold_ns);
@@ -169,7 +169,7 @@ mod tests {
         Acks::new(&Link { ack_filter, ack_aggregation, ..Link::default() }, 16).unwrap()
     }
 
-    /// The delay of an acknowledgement ends. Returns the slots of dropped ones.
+    /// Ends the delay of an acknowledgement. Returns the slots of dropped ones.
     fn hold(acks: &mut Acks, slot: u32, at_ns: u64, ack_seq: u32) -> Vec<u32> {
         let tcp = TcpHeader { ack_seq, flags: TcpHeader::ACK, ..TcpHeader::default() };
         acks.read(slot, Some(tcp));
@@ -213,11 +213,11 @@ mod tests {
         let mut acks = aggregation(true);
         assert!(hold(&mut acks, 0, MS, 100).is_empty());
         assert_eq!(hold(&mut acks, 1, MS + 5, 101), [0]);
-        // The time of the first one goes on.
+        // The release time of the first one stays.
         assert_eq!(acks.next_ns(), 3 * MS);
         assert_eq!(released(&mut acks, 3 * MS), [(1, 3 * MS)]);
         assert_eq!(acks.enter_queue(&ack(1, 3 * MS)), None);
-        // One that is held supersedes nothing in the queue until it enters.
+        // A held acknowledgement supersedes nothing in the queue before it enters.
         assert!(hold(&mut acks, 2, 3 * MS, 200).is_empty());
         assert_eq!(released(&mut acks, 5 * MS), [(2, 5 * MS)]);
         assert_eq!(acks.enter_queue(&ack(2, 5 * MS)), Some(1));

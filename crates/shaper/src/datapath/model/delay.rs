@@ -1,5 +1,5 @@
-//! Propagation delay: packets in transit, in order of arrival or, with jitter that reorders, in a heap. Packets pass it
-//! before they enter the queue.
+//! Propagation delay: packets in transit, in order of arrival, or in a heap if jitter reorders them. Packets pass it before they enter the
+//! queue.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
@@ -7,15 +7,15 @@ use std::collections::{BinaryHeap, VecDeque};
 use crate::datapath::impair::Decision;
 use crate::datapath::packet::Packet;
 
-/// Packets in transit. Their `at_ns` is when their delay ends.
+/// Packets in transit. Their `at_ns` is the end of their delay.
 #[derive(Debug)]
 pub(super) struct Delay {
     delay_ns: u64,
-    /// Time of the last change and the delay before it, for packets that arrived earlier.
+    /// Time of the last change and the delay before it, which applies to packets that arrived earlier.
     before: (u64, u64),
-    /// In-order packets do not leave before this.
+    /// Packets that keep their order do not leave before this.
     last_due_ns: u64,
-    /// The same of packets that arrived before the last change, which took another path.
+    /// The same for packets that arrived before the last change and took the old path.
     before_due_ns: u64,
     order: Order,
     in_transit: InTransit,
@@ -24,11 +24,11 @@ pub(super) struct Delay {
 /// Which packets may overtake others.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Order {
-    /// All, because of jitter.
+    /// All packets, because of jitter.
     pub(super) jitter: bool,
-    /// Those that the impairments select.
+    /// The packets that the impairments select.
     pub(super) selected: bool,
-    /// Those that arrive after a change of the delay.
+    /// The packets that arrive after a change of the delay.
     pub(super) switched: bool,
 }
 
@@ -58,7 +58,7 @@ impl PartialOrd for Ranked {
 }
 
 impl Delay {
-    /// Never allocates while it holds at most `capacity` packets.
+    /// Creates a delay that never allocates while it holds at most `capacity` packets.
     pub(super) fn new(delay_ns: u64, order: Order, capacity: usize) -> Self {
         let in_transit = if order != Order::default() {
             InTransit::Sorted { heap: BinaryHeap::with_capacity(capacity), entered: 0, last: 0 }
@@ -69,8 +69,7 @@ impl Delay {
         Self { delay_ns, before, last_due_ns: 0, before_due_ns: 0, order, in_transit }
     }
 
-    /// Delays a packet that arrives at its `at_ns` by the constant delay and what the impairments decided. Returns when the
-    /// delay ends.
+    /// Delays a packet that arrives at its `at_ns` by the constant delay and by what the impairments decided. Returns when the delay ends.
     pub(super) fn enter(&mut self, packet: Packet, decision: &Decision) -> u64 {
         let (changed_ns, before_ns) = self.before;
         let is_before = packet.at_ns < changed_ns;
@@ -99,7 +98,7 @@ impl Delay {
         due_ns
     }
 
-    /// Adds a copy directly behind the packet that entered last; its `at_ns` is the result of [`Self::enter`].
+    /// Adds a copy directly behind the packet that entered last. Its `at_ns` is what [`Self::enter`] returned.
     pub(super) fn push_copy(&mut self, packet: Packet) {
         match &mut self.in_transit {
             InTransit::InOrder(queue) => queue.push_back(packet),
@@ -112,7 +111,7 @@ impl Delay {
     /// Sets the constant delay of packets that arrive at `at_ns` or later.
     pub(super) fn set(&mut self, at_ns: u64, delay_ns: u64) {
         if delay_ns == self.delay_ns {
-            // Packets that arrived before the last change stay those of the delay before it.
+            // Packets that arrived before the last change keep the delay before it.
             return;
         }
         if self.order.switched {
@@ -123,7 +122,7 @@ impl Delay {
         self.delay_ns = delay_ns;
     }
 
-    /// The constant delay of packets that arrive now, without jitter.
+    /// Returns the constant delay of packets that arrive now, without jitter.
     pub(super) fn constant_ns(&self) -> u64 {
         self.delay_ns
     }
@@ -132,7 +131,7 @@ impl Delay {
         matches!(self.in_transit, InTransit::Sorted { .. })
     }
 
-    /// The packet whose delay ends first.
+    /// Returns the packet whose delay ends first.
     pub(super) fn next(&self) -> Option<&Packet> {
         match &self.in_transit {
             InTransit::InOrder(queue) => queue.front(),
@@ -140,7 +139,7 @@ impl Delay {
         }
     }
 
-    /// When that is; `u64::MAX`: no packet.
+    /// Returns when the first delay ends; `u64::MAX`: no packet.
     pub(super) fn next_ns(&self) -> u64 {
         self.next().map_or(u64::MAX, |packet| packet.at_ns)
     }
@@ -150,7 +149,7 @@ impl Delay {
             InTransit::InOrder(queue) => {
                 let packet = queue.pop_front();
                 if queue.is_empty() {
-                    // Restart at the beginning of the buffer, which is in the cache.
+                    // Restart at the beginning of the buffer: it is in the cache.
                     queue.clear();
                 }
                 packet

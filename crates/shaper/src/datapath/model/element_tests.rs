@@ -1,4 +1,4 @@
-//! Policer, slots, token buckets, acknowledgements and ECN fields in whole links.
+//! Tests policer, slots, token buckets, acknowledgements and ECN fields in whole links.
 
 use ccbench_proto::plan::{AckAggregation, EcnRewrite, Link, Policer, Reorder, Slot, Tbf};
 use ccbench_proto::units::{Bytes, Micros, Packets, Ppm, Rate};
@@ -19,7 +19,7 @@ fn model(plan: Link) -> LinkModel {
     LinkModel::new(&LinkSpec { plan, queue, seed: 1, ..LinkSpec::default() }, 1024, 1514)
 }
 
-/// At 8 Mbit/s: a byte in 1 us.
+/// A link at 8 Mbit/s: one byte per us.
 fn rated(plan: Link) -> Link {
     Link { rate: Some(Rate::from_bits_per_sec(8_000_000)), ..plan }
 }
@@ -28,7 +28,7 @@ fn packet(slot: u32, at_ns: u64) -> Packet {
     Packet { slot, at_ns, bytes: 1000, flow: 1, ..Packet::default() }
 }
 
-/// An acknowledgement of 100 bytes. One in a higher slot acknowledges more.
+/// An acknowledgement of 100 bytes. The higher its slot, the more it acknowledges.
 fn ack(slot: u32, at_ns: u64) -> Packet {
     Packet { slot, at_ns, bytes: 100, flow: 2, is_pure_ack: true, ..Packet::default() }
 }
@@ -40,7 +40,7 @@ fn arrive(model: &mut LinkModel, packet: Packet) -> Arrival {
     model.arrive(packet)
 }
 
-/// Slots and times of all departures, and the slots of dropped packets.
+/// Returns slots and times of all departures, and the slots of dropped packets.
 fn run(model: &mut LinkModel, arrivals: &[Packet]) -> (Vec<(u32, u64)>, Vec<u32>) {
     let mut freed = Vec::new();
     for arrival in arrivals {
@@ -60,7 +60,7 @@ fn policer_drops_on_arrival_what_does_not_conform() {
     let (passed, policed) = (Arrival::In, Arrival::Policed);
     assert_eq!(found, [passed, passed, policed, policed, passed]);
     assert_eq!((model.counts().arrived, model.counts().policed), (5, 2));
-    // The rate of the policer includes the link's overhead, as the rate of the line does.
+    // The policer's rate includes the link's overhead, as the line's rate does.
     let plan = Link { policer: Some(policer), overhead: Some(Bytes::new(15)), ..Link::default() };
     let mut counted = self::model(plan);
     let found = [0, 0].map(|at_ns| counted.arrive(packet(0, at_ns)));
@@ -73,7 +73,7 @@ fn packets_leave_in_slots() {
     let mut model = model(rated(Link { slot: Some(slot), ..Link::default() }));
     let arrivals = [1, 2, 6, 13].map(|at_ms| packet(at_ms, u64::from(at_ms) * MS));
     let (left, freed) = run(&mut model, &arrivals);
-    // The third one comes while the first burst is transmitted, and the last one to an empty queue.
+    // The third one arrives while the first burst is transmitted, the last one at an empty queue.
     assert_eq!(left, [(1, 6 * MS), (2, 7 * MS), (6, 11 * MS), (13, 16 * MS)]);
     assert_eq!((freed.len(), model.counts().slots), (0, 3));
 }
@@ -83,24 +83,24 @@ fn packets_that_the_queue_drops_are_not_replaced_in_their_slot() {
     let slot = Some(Slot { every: Micros::from_millis(5), ..Slot::default() });
     let mut filtered = model(rated(Link { slot, ack_filter: true, ..Link::default() }));
     let waiting = [ack(1, MS), ack(2, 2 * MS), ack(3, 3 * MS)];
-    // It comes while the last of them is transmitted.
+    // It arrives while the last of them is transmitted.
     let later = packet(4, 5 * MS + 50_000);
     let (left, freed) = run(&mut filtered, &[&waiting[..], &[later]].concat());
     assert_eq!(left, [(3, 5 * MS + 100_000), (4, 11 * MS)]);
     assert_eq!((freed, filtered.counts().slots), (vec![1, 2], 2));
-    // A packet that came after the slot had begun is superseded: those of the slot leave in it.
+    // A packet that arrives after the slot began is superseded. The slot's packets leave in it.
     let plan = rated(Link { slot, ack_filter: true, ..Link::default() });
     let arrivals = [packet(0, MS), packet(1, 2 * MS), ack(2, 5 * MS + 1), ack(3, 5 * MS + 2)];
     let (left, freed) = run(&mut self::model(plan), &arrivals);
     assert_eq!(left, [(0, 6 * MS), (1, 7 * MS), (3, 10 * MS + 100_000)]);
     assert_eq!(freed, [2]);
-    // A queue that drops its oldest packet for the new one.
+    // A queue that drops its oldest packet for a new one.
     let queue = QueueParams::HeadDrop(FifoLimit::Packets(2));
     let plan = rated(Link { slot, ..Link::default() });
     let spec = LinkSpec { plan, queue, seed: 1, ..LinkSpec::default() };
     let mut full = LinkModel::new(&spec, 1024, 1514);
     let early = [packet(0, MS), packet(1, 2 * MS)];
-    // Packet 0 is transmitted; 2 enters beside 1, and 3 replaces 1.
+    // Packet 0 is transmitted. 2 enters behind 1, and 3 replaces 1.
     let later = [packet(2, 5 * MS + 1), packet(3, 5 * MS + 2)];
     let (left, freed) = run(&mut full, &[early, later].concat());
     assert_eq!((left, freed), (vec![(0, 6 * MS), (2, 11 * MS), (3, 12 * MS)], vec![1]));
@@ -117,7 +117,7 @@ fn packets_that_a_lower_limit_drops_are_not_replaced_in_their_slot() {
     for slot in 0..3 {
         model.arrive(packet(slot, MS));
     }
-    // Packet 0 is transmitted, and 1 and 2 are of its slot.
+    // Packet 0 is transmitted; 1 and 2 belong to its slot.
     model.set_queue(5 * MS + 1, queue(1), &mut freed);
     assert_eq!(freed, [1]);
     model.advance(6 * MS, &mut freed);
@@ -150,7 +150,7 @@ fn bucket_of_one_packet_holds_its_overhead() {
     let tbf = Some(Tbf { burst: Bytes::new(1_000), ..Tbf::default() });
     let plan = Link { tbf, overhead: Some(Bytes::new(514)), ..Link::default() };
     let arrivals: Vec<_> = (0..3).map(|slot| packet(slot, 7)).collect();
-    // 1500 bytes on the line, at a byte in 1 us.
+    // 1500 bytes on the line at one byte per us.
     let wanted = [(0, 7), (1, 1_500_007), (2, 3_000_007)];
     assert_eq!(run(&mut model(rated(plan)), &arrivals).0, wanted);
 }
@@ -163,13 +163,13 @@ fn superseded_acknowledgements_are_dropped() {
     assert_eq!((left, freed), (vec![(0, MS), (3, MS + 100_000)], vec![1, 2]));
     let counts = model.counts();
     assert_eq!((counts.acks_filtered, counts.dropped, counts.departed), (2, 0, 2));
-    // Without a queue each leaves at once.
+    // Without a queue, each packet leaves at once.
     let arrivals = [ack(4, 100 * MS), ack(5, 200 * MS)];
     let mut idle = self::model(rated(Link { ack_filter: true, ..Link::default() }));
     assert_eq!(run(&mut idle, &arrivals).0.len(), 2);
 }
 
-/// The queue takes one packet, and is full of an acknowledgement.
+/// The queue holds one packet; an acknowledgement fills it.
 #[test]
 fn superseded_acknowledgement_makes_room() {
     for queue in [FifoLimit::Packets(1), FifoLimit::Bytes(150)] {
@@ -177,7 +177,7 @@ fn superseded_acknowledgement_makes_room() {
         let queue = QueueParams::TailDrop(queue);
         let spec = LinkSpec { plan, queue, seed: 1, ..LinkSpec::default() };
         let mut model = LinkModel::new(&spec, 16, 1514);
-        // Another flow's does not.
+        // That of another flow does not make room.
         let other = Packet { flow: 3, ..ack(3, 30) };
         let first = Packet { bytes: 100, ..packet(0, 0) };
         let arrivals = [first, ack(1, 10), ack(2, 20), other, ack(4, 40)];
@@ -187,7 +187,7 @@ fn superseded_acknowledgement_makes_room() {
     }
 }
 
-/// Of all queues, also of full ones, which drop others.
+/// Applies to all queues, including full ones, which drop other packets.
 #[test]
 fn every_queue_gives_superseded_acknowledgements_back() {
     for kind in [
@@ -202,7 +202,7 @@ fn every_queue_gives_superseded_acknowledgements_back() {
         let plan = rated(Link { ack_filter: true, ..Link::default() });
         let spec = LinkSpec { plan, queue: kind, seed: 1, ..LinkSpec::default() };
         let mut model = LinkModel::new(&spec, 64, 1514);
-        // One packet of 1000 bytes in 0.9 ms, and acknowledgements of 100 in 0.2 ms: more than the line transmits.
+        // One packet of 1000 bytes per 0.9 ms and acknowledgements of 100 per 0.2 ms: more than the line transmits.
         let arrivals = (0..60_u32).map(|slot| match slot % 4 {
             0 => packet(slot, u64::from(slot) * 225_000),
             _ => ack(slot, u64::from(slot) * 225_000),
@@ -224,7 +224,7 @@ fn held_acknowledgements_leave_together_behind_other_packets() {
     let mut model = model(Link { ack_aggregation, delay, ..Link::default() });
     assert!(model.may_overtake());
     let first = [ack(0, MS), ack(1, 2 * MS), packet(2, 2 * MS + 5)];
-    // At the end of the time, an acknowledgement that arrives belongs to the next ones.
+    // An acknowledgement that arrives when the hold time ends belongs to the next group.
     let second = [ack(3, 3 * MS), ack(4, 4 * MS), ack(5, 4 * MS + 7)];
     let (left, _) = run(&mut model, &[first, second].concat());
     let (at_3, at_4) = (13 * MS, 14 * MS + 7);
@@ -260,7 +260,7 @@ fn late_packets_are_overtaken_for_their_time() {
     assert!(delays.iter().all(|delay_ns| [10 * MS, 12 * MS].contains(delay_ns)), "{delays:?}");
     let late = delays.iter().filter(|delay_ns| **delay_ns == 12 * MS).count();
     assert!((5..40).contains(&late), "{late}");
-    // At most the packet that follows within 2 ms overtakes; that after 2 ms has the same time, and entered later.
+    // At most the packet that follows within 2 ms overtakes. The packet after 2 ms has the same time but entered later.
     assert!(!left.is_sorted_by_key(|(slot, _)| *slot));
     for (place, (slot, _)) in (0_i64..).zip(&left) {
         assert!((place - i64::from(*slot)).abs() <= 2, "{slot} at {place}");
@@ -275,7 +275,7 @@ fn path_switch_lets_later_packets_overtake() {
         assert_eq!(model.may_overtake(), path_switch);
         model.arrive(packet(0, MS));
         model.set_delay(2 * MS, 3 * MS);
-        // Passed to the model late, but arrived before the change.
+        // Passed to the model late, although it arrived before the change.
         model.arrive(packet(1, 2 * MS - 1));
         model.arrive(packet(2, 2 * MS));
         model.arrive(packet(3, 9 * MS));
@@ -297,14 +297,14 @@ fn delay_that_stays_is_no_other_path() {
     model.arrive(packet(0, MS));
     model.set_delay(2 * MS, 3 * MS);
     model.set_delay(4 * MS, 3 * MS);
-    // Passed to the model late: on the first path, and on the second one before its delay was set again.
+    // Passed to the model late: one of the first path, and one of the second path before the delay was set again.
     model.arrive(packet(1, 2 * MS - 1));
     model.arrive(packet(2, 4 * MS - 1));
     let wanted = [(2, 7 * MS - 1), (0, 11 * MS), (1, 12 * MS - 1)];
     assert_eq!(run(&mut model, &[]).0, wanted);
 }
 
-/// Departures, dropped packets and counters of a link that is advanced to every arrival with the flag.
+/// Returns departures, dropped packets and counters of a link that is advanced to every arrival with the flag.
 fn outcome(plan: &Link, arrivals: &[(Packet, bool)]) -> (Vec<Packet>, Vec<u32>, Counts) {
     let queue = QueueParams::TailDrop(FifoLimit::Packets(20));
     let spec = LinkSpec { plan: plan.clone(), queue, seed: 3, ..LinkSpec::default() };
@@ -324,8 +324,8 @@ fn outcome(plan: &Link, arrivals: &[(Packet, bool)]) -> (Vec<Packet>, Vec<u32>, 
 }
 
 proptest! {
-    /// Every packet leaves or is counted; data and acknowledgements each stay in order; times do not depend on how often the
-    /// model is advanced.
+    /// Every packet leaves or is counted; data and acknowledgements each stay in order; times do not depend on how often the model is
+    /// advanced.
     #[test]
     fn packets_are_conserved_in_order_and_on_virtual_time(
         rate_bps in 1_000_000_u64..100_000_000,

@@ -1,9 +1,9 @@
-//! Slots: the times at which the line may begin to transmit what is in the queue, as one burst.
+//! Slots: times at which the line may begin to transmit what is in the queue, as one burst.
 //!
-//! The packets of a slot are those that are in the queue when it begins, at most the plan's `packets`, up to the one that
-//! reaches its `bytes`. What enters the queue later waits for the next slot, also if the queue drops packets of this one: those
-//! do not count against `packets` and `bytes`. A slot in which no packet leaves is unused. A slot whose time comes while the line
-//! is still transmitting the packets of another one begins when that ends.
+//! A slot carries the packets that are in the queue when it begins: at most the plan's `packets`, up to the packet that reaches its
+//! `bytes`. Packets that enter the queue later wait for the next slot, even if the queue drops packets of this one. Dropped packets do not
+//! count against `packets` and `bytes`. A slot in which no packet leaves is unused. If the line still transmits the packets of a slot when
+//! the next is due, the next one begins when that ends.
 
 use ccbench_proto::plan::Slot;
 use ccbench_proto::units::{Bytes, Micros, Packets};
@@ -14,18 +14,18 @@ use crate::datapath::random::{Purpose, Random};
 #[derive(Debug)]
 pub(super) struct Slots {
     every_ns: u64,
-    /// How much longer the time between two slots may be.
+    /// Maximum addition to the time between two slots.
     range_ns: u64,
     max_packets: u64,
     max_bytes: u64,
     random: Random,
-    /// When this slot began.
+    /// When the current slot began.
     began_ns: u64,
     /// When the next slot begins.
     next_ns: u64,
-    /// Packets that were in the queue when this one began, and still are.
+    /// Packets that were in the queue when the slot began and still are.
     left_queued: u64,
-    /// Packets and bytes that may still leave in this one.
+    /// Packets and bytes that may still leave in this slot.
     left_packets: u64,
     left_bytes: u64,
     /// Slots in which packets left.
@@ -33,7 +33,7 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// The first slot begins at zero of the clock.
+    /// Creates the slots; the first begins at zero of the clock.
     pub(super) fn new(slot: &Slot, seed: u64) -> Self {
         let every_ns = slot.every.nanos().max(1);
         let max_ns = slot.max.map_or(every_ns, Micros::nanos);
@@ -52,7 +52,7 @@ impl Slots {
         }
     }
 
-    /// The time to the next slot.
+    /// Draws the time to the next slot.
     fn draw_ns(&mut self) -> u64 {
         let more = match self.range_ns {
             0 => 0,
@@ -61,13 +61,13 @@ impl Slots {
         self.every_ns + more as u64
     }
 
-    /// A packet enters the empty queue of an idle line: slots until `now_ns` have passed unused.
+    /// A packet enters the empty queue of an idle line: the slots until `now_ns` have passed unused.
     pub(super) fn skip(&mut self, now_ns: u64) {
         if self.range_ns == 0 && self.next_ns <= now_ns {
             let passed = (now_ns - self.next_ns) / self.every_ns + 1;
             self.next_ns = self.next_ns.saturating_add(passed.saturating_mul(self.every_ns));
         }
-        // Of a long time without packets (the clock's zero may be long ago), the last slots are enough.
+        // After a long time without packets (zero of the clock may be long ago), the last slots are enough.
         let longest_ns = self.every_ns.saturating_add(self.range_ns);
         let from_ns = now_ns.saturating_sub(longest_ns.saturating_mul(1_000));
         self.next_ns = self.next_ns.max(from_ns);
@@ -76,8 +76,8 @@ impl Slots {
         }
     }
 
-    /// Whether the line may transmit the next of `queued` packets at `now_ns`; if not, when to ask again. `u64::MAX`: when a
-    /// packet enters.
+    /// Returns whether the line may transmit the next of `queued` packets at `now_ns`. If not, the error is when to ask again;
+    /// `u64::MAX`: when a packet enters.
     pub(super) fn open(&mut self, now_ns: u64, queued: u64) -> Result<(), u64> {
         if queued == 0 {
             self.left_queued = 0;
@@ -97,17 +97,18 @@ impl Slots {
         Ok(())
     }
 
-    /// So many packets are no longer in the queue, dropped ones and the one that the line transmits; `sent_bytes`: its size.
+    /// Records that this many packets have left the queue, both dropped ones and the one that the line transmits, whose size is
+    /// `sent_bytes`.
     pub(super) fn dequeued(&mut self, packets: u64, sent_bytes: Option<u32>) {
         self.left_queued = self.left_queued.saturating_sub(packets);
         let Some(bytes) = sent_bytes else { return };
-        // The first one of this slot.
+        // The first packet of this slot.
         self.used += u64::from(self.left_packets == self.max_packets);
         self.left_packets = self.left_packets.saturating_sub(1);
         self.left_bytes = self.left_bytes.saturating_sub(u64::from(bytes));
     }
 
-    /// A packet that entered the queue at `queued_ns` was taken out of it. One that entered after the slot began is not of it.
+    /// Records that a packet that entered the queue at `queued_ns` was removed. It is not of this slot if it entered after the slot began.
     pub(super) fn removed(&mut self, queued_ns: u64) {
         if queued_ns < self.began_ns {
             self.dequeued(1, None);
@@ -139,7 +140,7 @@ mod tests {
         assert_eq!(slots.open(MS, 1), Err(5 * MS));
         assert_eq!(slots.open(5 * MS, 2), Ok(()));
         slots.dequeued(1, Some(1000));
-        // Another one has entered meanwhile.
+        // Another packet has entered meanwhile.
         assert_eq!(slots.open(6 * MS, 2), Ok(()));
         slots.dequeued(1, Some(1000));
         assert_eq!(slots.open(7 * MS, 1), Err(10 * MS));
@@ -155,7 +156,7 @@ mod tests {
             ..Slot::default()
         };
         let mut slots = Slots::new(&plan, 1);
-        // The packet that reaches the size is the last.
+        // The packet that reaches the size is the last of the slot.
         for bytes in [1_000, 999, 500] {
             assert_eq!(slots.open(0, 9), Ok(()));
             slots.dequeued(1, Some(bytes));
@@ -177,13 +178,13 @@ mod tests {
             ..Slot::default()
         };
         let mut slots = Slots::new(&plan, 1);
-        // Three of six are dropped and two leave, as many as without drops.
+        // Three of six are dropped, and two leave, as many as without drops.
         assert_eq!(slots.open(0, 6), Ok(()));
         slots.dequeued(3, Some(1_000));
         assert_eq!(slots.open(MS, 3), Ok(()));
         slots.dequeued(2, Some(900));
         assert_eq!(slots.open(2 * MS, 1), Err(5 * MS));
-        // One of two is dropped, and the one that has entered since waits.
+        // One of two is dropped; the one that has entered since then waits.
         assert_eq!(slots.open(5 * MS, 2), Ok(()));
         slots.dequeued(2, Some(1_000));
         assert_eq!(slots.open(6 * MS, 1), Err(10 * MS));

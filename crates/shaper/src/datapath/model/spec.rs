@@ -1,4 +1,4 @@
-//! Parameters of a link, and what follows from them.
+//! Parameters of a link, and values derived from them.
 
 use ccbench_proto::plan::Link;
 use ccbench_proto::resolve;
@@ -13,7 +13,7 @@ use crate::discipline::QueueParams;
 /// Parameters of a link.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct LinkSpec {
-    /// Its keys in the plan. With a trace, the rate is its mean rate.
+    /// Its keys in the plan. With a trace, the rate is the trace's mean rate.
     pub(crate) plan: Link,
     /// Seed of all random streams.
     pub(crate) seed: u64,
@@ -23,12 +23,12 @@ pub(crate) struct LinkSpec {
     pub(crate) classes: Vec<ClassSpec>,
     /// Trace to replay.
     pub(crate) trace: Option<Replay>,
-    /// Parameters that `queue` may get, for [`LinkModel::set_queue`](super::LinkModel::set_queue).
+    /// Parameters to which `queue` may change, for [`LinkModel::set_queue`](super::LinkModel::set_queue).
     pub(crate) changed_queues: Vec<QueueParams>,
 }
 
 impl LinkSpec {
-    /// A link of this rate in bit/s, with this queue.
+    /// Returns a link with this rate in bit/s and this queue.
     #[cfg(any(test, feature = "bench"))]
     pub(crate) fn rated(rate_bps: u64, queue: QueueParams) -> Self {
         let rate = Some(Rate::from_bits_per_sec(rate_bps));
@@ -36,28 +36,28 @@ impl LinkSpec {
         Self { plan, queue, seed: 1, ..Self::default() }
     }
 
-    /// Initial rate in bit/s; `None`: unshaped.
+    /// Returns the initial rate in bit/s; `None`: unshaped.
     pub(crate) fn rate_bps(&self) -> Option<u64> {
         self.plan.rate.map(Rate::bits_per_sec)
     }
 
-    /// Initial delay in front of the queue, nanoseconds.
+    /// Returns the initial delay in front of the queue, nanoseconds.
     pub(crate) fn delay_ns(&self) -> u64 {
         self.plan.delay.unwrap_or_default().nanos()
     }
 
-    /// Initial independent random loss in front of the delay, parts per million.
+    /// Returns the initial independent random loss in front of the delay, parts per million.
     pub(crate) fn loss_ppm(&self) -> u32 {
         self.plan.loss.unwrap_or_default().get()
     }
 
-    /// Link-layer overhead of each IP packet, bytes; an Ethernet header unless configured.
+    /// Returns the link-layer overhead of each IP packet, bytes; by default an Ethernet header.
     pub(crate) fn overhead_bytes(&self) -> u32 {
         let overhead = self.plan.overhead.unwrap_or(resolve::ETHERNET_BYTES);
         u32::try_from(overhead.get()).unwrap_or(u32::MAX)
     }
 
-    /// Delay that few packets exceed, nanoseconds. Used to size buffers.
+    /// Returns a delay that few packets exceed, nanoseconds. Sizes buffers.
     pub(crate) fn typical_delay_ns(&self) -> u64 {
         let longest_ns = self.trace.as_ref().map_or(0, traced::longest_delay_ns);
         let held_ns = self.plan.ack_aggregation.map_or(0, |plan| plan.hold.nanos());
@@ -66,7 +66,7 @@ impl LinkSpec {
         more_ns.into_iter().fold(self.delay_ns().max(longest_ns), u64::saturating_add)
     }
 
-    /// The queue and the initial values as text.
+    /// Returns the queue and the initial values as text.
     pub(crate) fn describe(&self) -> String {
         let queue = self.queue.describe();
         let rate = self.rate_bps().map_or("none".to_owned(), |bps| format!("{bps}bit"));
@@ -74,18 +74,18 @@ impl LinkSpec {
         format!("{queue} rate {rate} delay {delay_us}us loss {loss_ppm}ppm")
     }
 
-    /// Whether packet headers are read, by a queue, a class or for the keys of the plan.
+    /// Returns whether packet headers are read: by a queue, by a class, or for keys of the plan.
     pub(crate) fn classifies(&self) -> bool {
         let reads = self.plan.ecn_rewrite.is_some() || self.reads_acks();
         reads || self.queue.reads_headers() || !self.classes.is_empty()
     }
 
-    /// Whether pure acknowledgements of TCP are treated differently.
+    /// Returns whether pure TCP acknowledgements are treated differently.
     fn reads_acks(&self) -> bool {
         self.plan.ack_filter || self.plan.ack_aggregation.is_some()
     }
 
-    /// Maximum number of frames in all queues, for frames of at least `min_frame_bytes`.
+    /// Returns the maximum number of frames in all queues, for frames of at least `min_frame_bytes`.
     pub(crate) fn max_packets(&self, min_frame_bytes: u64) -> u64 {
         let packets = |queue: &QueueParams| queue.max_packets(min_frame_bytes);
         let own = self.changed_queues.iter().map(packets).fold(packets(&self.queue), u64::max);

@@ -93,8 +93,8 @@ fn unlimited_link_only_delays() {
 }
 
 proptest! {
-    /// Every packet leaves in order or is counted as lost, dropped or in the link; none leaves before its delay and
-    /// transmission time; the line never exceeds its rate.
+    /// Every packet leaves in order or is counted as lost, dropped or in the link. None leaves before its delay and transmission time. The
+    /// line never exceeds its rate.
     #[test]
     fn packets_are_conserved_and_stay_in_order(
         rate in 100_000_u64..1_000_000_000,
@@ -166,8 +166,8 @@ mod impaired {
 
     type Outcome = (Vec<(u32, u64)>, Vec<(u32, u64)>, Vec<u32>);
 
-    /// Sends `arrivals` packets. Returns slot and time of each departure (slots of copies start at 10 000), the bits to
-    /// flip, and the lost packets.
+    /// Lets `arrivals` packets arrive. Returns slot and time of each departure (slots of copies start at 10 000), the bits to flip, and the
+    /// lost packets.
     fn run(link: &Link, arrivals: u32) -> Outcome {
         let mut spec = spec(Some(1_000_000_000), 10 * MS, LIMIT);
         spec.plan = Link { rate: spec.plan.rate, delay: spec.plan.delay, ..link.clone() };
@@ -188,7 +188,7 @@ mod impaired {
                     }
                 }
             }
-            // Later arrivals cannot overtake packets that are due by now.
+            // Packets that are due by now cannot be overtaken by later arrivals.
             link.advance(at_ns, &mut freed);
             out.extend(drain(&mut link));
         }
@@ -242,7 +242,7 @@ mod impaired {
             assert_eq!(slots(&kept), (0..2_000).collect::<Vec<_>>(), "{distribution:?}");
             let free = run(&asked(true), 2_000);
             assert!(!slots(&free).is_sorted());
-            // Both use the same draws; keeping the order only adds delay.
+            // Both use the same draws. Keeping the order only adds delay.
             let due = |of: &[(u32, u64)]| {
                 let mut of = of.to_vec();
                 of.sort_unstable();
@@ -273,7 +273,7 @@ mod impaired {
         let (soon, late): (Vec<_>, Vec<_>) =
             first.0.iter().partition(|(slot, at_ns)| at_ns - arrived(*slot) < 5 * MS);
         assert!((70..130).contains(&soon.len()), "{}", soon.len());
-        // 1000 bytes take 8 us; two packets may compete for the line.
+        // 1000 bytes take 8 us. Two packets may compete for the line.
         assert!(soon.iter().all(|(slot, at_ns)| at_ns - arrived(*slot) <= 16_000));
         assert!(late.iter().all(|(slot, at_ns)| at_ns - arrived(*slot) >= 10 * MS + 8_000));
         assert!(late.windows(2).all(|two| two[0].0 < two[1].0));
@@ -285,7 +285,7 @@ mod impaired {
         let mut freed = Vec::new();
         link.arrive(packet(0, MS, 1000));
         link.set_delay(2 * MS, 3 * MS);
-        // Passed to the model late, but arrived before the change.
+        // Passed to the model late, although it arrived before the change.
         link.arrive(packet(1, MS + 5, 1000));
         link.arrive(packet(2, 2 * MS, 1000));
         link.arrive(packet(3, 9 * MS, 1000));
@@ -341,7 +341,7 @@ mod traces {
     const MS: u64 = 1_000_000;
     const LIMIT: FifoLimit = FifoLimit::Packets(100);
 
-    /// Due times of packets of 1000 bytes that arrive at these times.
+    /// Returns the due times of packets of 1000 bytes that arrive at these times.
     fn due(model: &mut LinkModel, arrivals: &[u64]) -> Vec<u64> {
         let mut freed = Vec::new();
         let mut due = Vec::new();
@@ -364,7 +364,7 @@ mod traces {
         assert_eq!(due(&mut model, &[0]), [2 * MS]);
         model = LinkModel::new(&traced(text, TraceStart::Trial), 100, 1514);
         model.begin(100 * MS);
-        // Delay and transmission: 1 and 1 ms; 5 (configured delay) and 2 ms; 2 and 1 ms.
+        // Delay and transmission: 1 and 1 ms; 5 (the configured delay) and 2 ms; 2 and 1 ms.
         let at = [100 * MS, 111 * MS, 121 * MS];
         assert_eq!(due(&mut model, &at), [102 * MS, 118 * MS, 124 * MS]);
         assert_eq!(model.trace_began_ns(), Some(100 * MS));

@@ -1,4 +1,4 @@
-//! Delay and loss of a trace for arriving packets, and the begin of a trace that starts with the first packet.
+//! Delay and loss of a trace for arriving packets, and the begin of a trace that the first packet starts.
 
 use ccbench_proto::plan::TraceStart;
 use ccbench_proto::trace::{Cursor, Replay, Trace};
@@ -9,7 +9,7 @@ use super::LinkSpec;
 /// The part of a trace that applies to arriving packets.
 #[derive(Debug)]
 pub(super) struct ArrivalTrace {
-    /// `None`: no row has a delay or a loss.
+    /// `None`: no row sets a delay or a loss.
     cursor: Option<Cursor>,
     first_packet: bool,
     /// The first packet from this time on begins the trace.
@@ -17,7 +17,7 @@ pub(super) struct ArrivalTrace {
     began_ns: Option<u64>,
     /// End of the last row returned.
     until_ns: u64,
-    /// For rows without a value.
+    /// Delay and loss of rows without a value.
     delay_ns: u64,
     loss_ppm: u32,
     min_delay_ns: u64,
@@ -42,7 +42,7 @@ impl ArrivalTrace {
         }
     }
 
-    /// The trial begins at `at_ns`. Returns the begin of the trace, if known.
+    /// Records that the trial begins at `at_ns`. Returns when the trace begins, if known.
     pub(super) fn arm(&mut self, at_ns: u64) -> Option<u64> {
         if self.first_packet {
             self.armed_ns = at_ns;
@@ -52,7 +52,7 @@ impl ArrivalTrace {
         Some(at_ns)
     }
 
-    /// A packet arrives. Returns the begin of the trace if this packet starts it.
+    /// Takes a packet's arrival. Returns when the trace begins if this packet starts it.
     pub(super) fn arrival(&mut self, at_ns: u64) -> Option<u64> {
         if at_ns < self.armed_ns {
             return None;
@@ -70,7 +70,7 @@ impl ArrivalTrace {
         }
     }
 
-    /// Delay and loss of packets that arrive at `at_ns`, if they may have changed.
+    /// Returns delay and loss of packets that arrive at `at_ns`, if they may have changed.
     pub(super) fn row(&mut self, at_ns: u64) -> Option<(u64, u32)> {
         let cursor = self.cursor.as_mut()?;
         if at_ns < self.until_ns {
@@ -88,7 +88,7 @@ impl ArrivalTrace {
         self.until_ns.min(self.armed_ns)
     }
 
-    /// When the trace began or will begin; `None`: not known yet.
+    /// Returns when the trace began or will begin; `None`: not known yet.
     pub(super) fn began_ns(&self) -> Option<u64> {
         self.began_ns
     }

@@ -40,7 +40,7 @@ fn complete(packet: &[u8]) -> Vec<u8> {
 
 const ETHERNET: &str = "02 00 00 00 00 02  02 00 00 00 00 01";
 
-/// 25 bytes of payload at 10 a segment, identification ffff, sequence ffff_fff6, CWR ACK PSH FIN.
+/// Returns 25 bytes of payload in segments of 10, with identification ffff, sequence number ffff_fff6 and CWR ACK PSH FIN.
 fn tcp4(gso_type: u8) -> Vec<u8> {
     let frame = hex(&format!(
         "{ETHERNET} 08 00
@@ -62,7 +62,7 @@ fn tcp4(gso_type: u8) -> Vec<u8> {
 #[test]
 fn segments_tcp_over_ipv4() {
     let segments = segment_all(&tcp4(GSO_TCPV4 | GSO_ECN)).unwrap();
-    // Checksums computed with an independent program.
+    // An independent program computed these checksums.
     let expected = [
         "08 00 45 02 00 32 ff ff 40 00 40 06 23 c3 0a 00 00 01 0a 00 03 01
          14 51 c3 50 ff ff ff f6 00 00 00 07 50 90 01 f6 aa 9a 00 00 00 01 02 03 04 05 06 07 08 09",

@@ -13,10 +13,10 @@ const TCA_CODEL_INTERVAL: u16 = 3;
 const TCA_CODEL_ECN: u16 = 4;
 const TCA_CODEL_CE_THRESHOLD: u16 = 5;
 
-/// The qdisc.
+/// Returns the qdisc.
 ///
 /// # Errors
-/// A limit that is neither packets nor bytes.
+/// Fails for a limit that is neither packets nor bytes.
 pub(super) fn encode(queue: &Codel) -> Result<Qdisc, BadQueue> {
     let Codel { limit, target, interval, ecn, ce_threshold } = queue;
     let attributes = [

@@ -1,11 +1,10 @@
-//! DualPI2 with L4S and classic flows, compared with the kernel's `sch_dualpi2`: bulk flows of DCTCP (as
-//! L4S, ECT(1)) beside CUBIC, simulated packet by packet over the real [`LinkModel`]. The kernel's figures are
-//! of Linux 7.3 in a virtual machine on a virtual clock: 10 ms of base round-trip time, HTB at the rate, frames
-//! of 1514 bytes, 20 s after 10 s of warm-up.
+//! Compares DualPI2 with the kernel's `sch_dualpi2`: bulk flows of DCTCP (as L4S, ECT(1)) beside CUBIC, simulated packet by packet over the
+//! real [`LinkModel`]. The kernel's figures are from Linux 7.3 in a virtual machine on a virtual clock: 10 ms base round-trip time, HTB at
+//! the rate, frames of 1514 bytes, 20 s after 10 s of warm-up.
 //!
-//! The senders are models: window arithmetic, one acknowledgement for two packets, a reduction spread over a
-//! round trip (PRR, RFC 9937), losses noticed by the next acknowledgement. No host delays; the only timers are delayed
-//! acknowledgements and the retransmission timeout.
+//! The senders are models. They do window arithmetic, get one acknowledgement for two packets, spread a reduction over a round trip (PRR,
+//! RFC 9937), and notice losses with the next acknowledgement. Hosts add no delay. The only timers are delayed acknowledgements and the
+//! retransmission timeout.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -24,7 +23,7 @@ const END: u64 = 40 * SECOND;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// Packets up to `upto` are acknowledged, `marked` of `count` were CE, the last was sent at `sent_ns`.
+    /// Packets up to `upto` are acknowledged; `marked` of the `count` packets were CE; the last was sent at `sent_ns`.
     Ack { flow: usize, upto: u64, count: u32, marked: u32, sent_ns: u64 },
     /// The retransmission timeout expired.
     Silence { flow: usize, upto: u64 },
@@ -39,14 +38,14 @@ struct Sender {
     ssthresh: f64,
     next: u64,
     acked: u64,
-    /// Sent, neither acknowledged nor found lost: sequence, time, whether it was dropped.
+    /// Sent packets that are neither acknowledged nor found lost: sequence, time, whether dropped.
     out: VecDeque<(u64, u64, bool)>,
-    /// Until this is acknowledged the window is being reduced.
+    /// The window is being reduced until this packet is acknowledged.
     reducing: Option<u64>,
     prior: f64,
     delivered: f64,
     sent_reducing: f64,
-    /// In 1/1024; integers, as in the kernel: a reduction below one packet has no effect.
+    /// In units of 1/1024. An integer, as in the kernel: a reduction below one packet has no effect.
     alpha: u32,
     counted: f64,
     round: u64,
@@ -55,7 +54,7 @@ struct Sender {
     origin: f64,
     epoch_ns: Option<u64>,
     friendly: f64,
-    /// The receiver's: packets not acknowledged yet, how many are CE.
+    /// Receiver state: packets not acknowledged yet, and how many of them are CE.
     pending: u32,
     pending_marked: u32,
     got: u64,
@@ -124,7 +123,7 @@ impl Sender {
         self.cwnd += count * step.max(0.01 / self.cwnd);
     }
 
-    /// The window with which the present epoch began.
+    /// The window at the beginning of the current epoch.
     fn start(&self) -> f64 {
         self.ssthresh.min(self.origin)
     }
@@ -170,7 +169,7 @@ struct Simulation {
     link: LinkModel,
     freed: Vec<u32>,
     free: Vec<u32>,
-    /// Flow, sequence and time of sending of the packet in each slot.
+    /// Flow, sequence and sending time of the packet in each slot.
     tags: Vec<(usize, u64, u64)>,
     senders: Vec<Sender>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
@@ -279,8 +278,8 @@ impl Simulation {
     }
 }
 
-/// One of the kernel's points and its figures: rates of all flows of a kind together, Mbit/s; queueing delays,
-/// ms; share of L's packets that are CE, percent; C's losses or marks in 20 s.
+/// One of the kernel's operating points and its figures: total rate of the flows of each kind, Mbit/s; queueing delays, ms; share of L
+/// packets that are CE, percent; losses or marks of C in 20 s.
 struct Point {
     name: &'static str,
     rate: u64,
@@ -295,7 +294,7 @@ struct Point {
     marked: f64,
 }
 
-/// The means over some seeds: as in [`Point`].
+/// Returns the means over several seeds, as in [`Point`].
 fn simulate(point: &Point) -> [f64; 5] {
     let mut sums = [0.0; 5];
     let seeds = 1..=4;
@@ -346,10 +345,10 @@ fn simulate(point: &Point) -> [f64; 5] {
     sums.map(|sum| sum / count)
 }
 
-/// Where coupling governs (a step of 5 ms, or 100 Mbit/s), rates are within 20 % of the kernel's and marks within
-/// 15 %; two of the kernel's own runs differ by up to 12 %, and by 23 % at 100 Mbit/s. Where a step of 1 ms, one
-/// or two packets' time, does, within 30 % and 20 %: there it matters how closely a host's packets follow each
-/// other, which a model of a sender does not know. Means of four seeds; `--nocapture` prints them.
+/// Where the coupling governs (a step of 5 ms, or 100 Mbit/s), rates are within 20 % of the kernel's and marks within 15 %. Two of the
+/// kernel's own runs differ by up to 12 %, and by 23 % at 100 Mbit/s. Where a step of 1 ms governs, the time of one or two packets, rates
+/// are within 30 % and marks within 20 %: there the spacing of a host's packets matters, which a model of a sender does not know. Means of
+/// four seeds; `--nocapture` prints them.
 #[test]
 fn rates_and_delays_match_the_kernel() {
     for point in &POINTS {
@@ -376,7 +375,7 @@ fn rates_and_delays_match_the_kernel() {
         near("L CE", marked, point.marked, if coupled { 0.15 } else { 0.2 }, 0.0);
         near("C queue", classic_ms, point.classic_ms, 0.2, 0.1);
         near("L queue", low_ms, point.low_ms, 0.1, 0.6);
-        // Twice the rate where the coupling is 2; the step starves L.
+        // At coupling factor 2, L gets twice the rate; the step starves L.
         let balance = low / classic;
         let wanted = if coupled { 1.5..2.5 } else { 0.2..1.0 };
         assert!(wanted.contains(&balance), "{}: L/C {balance}", point.name);
@@ -393,7 +392,7 @@ macro_rules! points {
     };
 }
 
-/// Rate (Mbit/s), step, target (ms), flows of each kind, ECN of the classic ones: the kernel's figures.
+/// Rate (Mbit/s), step, target (ms), flows of each kind, ECN of the classic flows: the kernel's figures.
 const POINTS: [Point; 17] = points! {
     "25/1/15 1v1" 25 1 15 1 false: 7.547 16.318 1.194 15.092 24.36;
     "25/5/15 1v1" 25 5 15 1 false: 15.823 7.962 0.945 16.019 12.58;

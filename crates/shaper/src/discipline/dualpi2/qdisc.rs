@@ -24,18 +24,18 @@ const TCA_DUALPI2_DROP_EARLY: u16 = 12;
 const TCA_DUALPI2_C_PROTECTION: u16 = 13;
 const TCA_DUALPI2_ECN_MASK: u16 = 14;
 const TCA_DUALPI2_SPLIT_GSO: u16 = 15;
-/// ECN fields that select the L queue: those with the bit of ECT(1), or any but 00.
+/// Masks of the ECN fields that select the L queue: the bit of ECT(1), or any bit.
 const ECN_MASK_L4S_ECT: u8 = 1;
 const ECN_MASK_ANY_ECT: u8 = 3;
-/// Gains are sent in 1/256 Hz.
+/// The netlink attributes carry gains in 1/256 Hz.
 const GAIN_SCALE: f64 = 256.0;
-/// The largest gain that still fits 32 bits after the kernel's own scaling: 2^23 - 1.
+/// The largest gain that fits 32 bits after the kernel's own scaling: 2^23 - 1.
 const MAX_GAIN: f64 = 8_388_607.0;
 
-/// The qdisc.
+/// Returns the qdisc.
 ///
 /// # Errors
-/// A gain that is no number or out of range, a coupling factor over 255, a limit that is neither packets nor bytes.
+/// Fails for a gain that is not a number or out of range, a coupling factor over 255, or a limit that is neither packets nor bytes.
 pub(super) fn encode(queue: &Dualpi2) -> Result<Qdisc, BadQueue> {
     let mut message = Message::attributes();
     let Dualpi2 {
@@ -73,7 +73,7 @@ pub(super) fn encode(queue: &Dualpi2) -> Result<Qdisc, BadQueue> {
     let bytes = [
         (TCA_DUALPI2_COUPLING, coupling),
         (TCA_DUALPI2_DROP_OVERLOAD, drop_on_overload.map(u8::from)),
-        // The kernel's attribute is true for dropping early, at enqueue.
+        // The kernel's attribute is true for dropping at enqueue (early).
         (TCA_DUALPI2_DROP_EARLY, drop_dequeue.map(|at_dequeue| u8::from(!at_dequeue))),
         (TCA_DUALPI2_C_PROTECTION, classic_protection.map(|p| (p.get() / 10_000) as u8)),
         (TCA_DUALPI2_ECN_MASK, any_ect.map(ecn_mask)),
@@ -102,7 +102,7 @@ pub(super) fn read_xstats(xstats: &[u8], row: &mut QdiscSample) {
     row.memory_used_bytes = word(xstats, 36);
 }
 
-/// A gain in Hz as text, in 1/256 Hz rounded to nearest.
+/// Parses a gain in Hz to 1/256 Hz, rounded to nearest.
 pub(super) fn gain(name: &str, text: &str) -> Result<u32, BadQueue> {
     let scaled = text.trim().parse::<f64>().map(|hz| (hz * GAIN_SCALE).round());
     match scaled {
@@ -114,7 +114,7 @@ pub(super) fn gain(name: &str, text: &str) -> Result<u32, BadQueue> {
     }
 }
 
-/// The coupling factor as the kernel's byte.
+/// Returns the coupling factor as the kernel's byte.
 pub(super) fn coupling_byte(coupling_factor: u32) -> Result<u8, BadQueue> {
     u8::try_from(coupling_factor).ok().filter(|&k| k > 0).ok_or_else(|| BadQueue {
         what: format!("dualpi2 cannot have coupling_factor = {coupling_factor}"),

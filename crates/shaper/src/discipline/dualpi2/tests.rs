@@ -1,4 +1,4 @@
-//! DualPI2's rules, one at a time.
+//! Tests DualPI2's rules one at a time.
 
 use super::*;
 use crate::datapath::random::Purpose;
@@ -25,7 +25,7 @@ fn filled(params: Dualpi2Params, classic: u32, low: u32) -> Dualpi2 {
 #[test]
 fn probability_follows_the_pi_controller() {
     let mut queue = filled(Dualpi2Params::default(), 3, 0);
-    // After 16 ms the head has waited 16 ms: 1 ms above the target, 16 ms more than before.
+    // After 16 ms, the head has waited 16 ms: 1 ms above the target, and 16 ms more than at the last update.
     // 0.001 s x 41/256 Hz + 0.016 s x 819/256 Hz = 0.00016016 + 0.0511875 = 0.05134766.
     queue.advance_to(16 * MS);
     let share = |queue: &Dualpi2| queue.stats(0).prob as f64 / ONE as f64;
@@ -49,7 +49,7 @@ fn skips_updates_of_a_long_idle_time() {
     assert_eq!(queue.next_update_ns, Some(3_600_000 * MS + 1));
 }
 
-/// Shares of packets marked and dropped with a fixed probability.
+/// Returns the shares of packets marked and dropped at a fixed probability.
 fn fate(params: Dualpi2Params, prob: u64, ecn: Ecn) -> (f64, f64) {
     let mut queue = empty(params, 64, 100, 9);
     queue.prob = prob;
@@ -114,7 +114,7 @@ fn step_marks_longer_sojourn() {
 fn packet_marked_twice_counts_once() {
     let params = Dualpi2Params { drop_overload: false, ..Dualpi2Params::default() };
     let mut queue = filled(params, 0, 4);
-    queue.prob = ONE / 2; // coupled: every packet
+    queue.prob = ONE / 2; // coupled: every packet is marked
     for _ in 0..4 {
         assert!(queue.dequeue(2 * MS, &mut Vec::new()).unwrap().marked);
     }
@@ -164,7 +164,7 @@ fn leaves_a_backlog_of_two_frames_alone() {
     assert!(dropped.is_empty());
 }
 
-/// Which of these packets are marked, if all leave at `now_ns`.
+/// Returns which of these packets are marked if all leave at `now_ns`.
 fn marks(queue: &mut Dualpi2, packets: u32, now_ns: u64) -> Vec<u32> {
     let departed = (0..packets).map(|_| queue.dequeue(now_ns, &mut Vec::new()).unwrap());
     departed.filter(|packet| packet.marked).map(|packet| packet.slot).collect()
@@ -173,7 +173,7 @@ fn marks(queue: &mut Dualpi2, packets: u32, now_ns: u64) -> Vec<u32> {
 #[test]
 fn step_in_packets_marks_what_leaves_a_longer_queue() {
     let params = Dualpi2Params { step_thresh_pkts: Some(2), ..Dualpi2Params::default() };
-    // Behind them are 5, 4, 3, 2, 1 and no packets; their sojourn time does not matter.
+    // 5, 4, 3, 2, 1 and 0 packets are behind them. Their sojourn time does not matter.
     assert_eq!(marks(&mut filled(params, 0, 6), 6, 0), [0, 1, 2]);
     assert_eq!(marks(&mut filled(params, 0, 3), 3, 5 * MS), [0; 0]);
 }

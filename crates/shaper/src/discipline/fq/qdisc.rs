@@ -18,10 +18,10 @@ const TCA_FQ_BUCKETS_LOG: u16 = 8;
 const TCA_FQ_ORPHAN_MASK: u16 = 10;
 const TCA_FQ_CE_THRESHOLD: u16 = 12;
 
-/// The qdisc.
+/// Returns the qdisc.
 ///
 /// # Errors
-/// A number of buckets that is no power of two, a limit that is neither packets nor bytes.
+/// Fails for a number of buckets that is not a power of two, or a limit that is neither packets nor bytes.
 pub(super) fn encode(queue: &Fq) -> Result<Qdisc, BadQueue> {
     let mut message = Message::attributes();
     let Fq {
@@ -34,8 +34,8 @@ pub(super) fn encode(queue: &Fq) -> Result<Qdisc, BadQueue> {
         initial_quantum,
         maxrate,
     } = queue;
-    // The kernel has two buckets or more, and they do not merge flows. A mask of 0 makes a single queue of all
-    // packets that a node forwards.
+    // The kernel has at least two buckets, and buckets do not merge flows. A mask of 0 puts all packets that a node forwards into a single
+    // queue.
     let log = buckets.map(buckets_log).transpose()?;
     let mask = if log == Some(0) { Some(0) } else { *orphan_mask };
     if let Some(log) = log.filter(|log| *log > 0) {
@@ -61,12 +61,12 @@ pub(super) fn read_xstats(xstats: &[u8], row: &mut QdiscSample) {
     row.ce_mark_pkts = u64_at(xstats, 80);
 }
 
-/// A rate as the kernel's 32-bit attribute, whose largest value means none.
+/// Returns a rate as the kernel's 32-bit attribute, whose largest value means unlimited.
 fn bytes_per_sec(rate: Rate) -> u32 {
     u32::try_from(rate.bytes_per_sec()).unwrap_or(u32::MAX).min(u32::MAX - 1)
 }
 
-/// The logarithm of the number of buckets.
+/// Returns the binary logarithm of the number of buckets.
 pub(super) fn buckets_log(buckets: u32) -> Result<u32, BadQueue> {
     if buckets.is_power_of_two() {
         return Ok(buckets.ilog2());

@@ -19,10 +19,10 @@ const TCA_FQ_CODEL_MEMORY_LIMIT: u16 = 9;
 const TCA_FQ_CODEL_CE_THRESHOLD_SELECTOR: u16 = 10;
 const TCA_FQ_CODEL_CE_THRESHOLD_MASK: u16 = 11;
 
-/// The qdisc.
+/// Returns the qdisc.
 ///
 /// # Errors
-/// A limit that is neither packets nor bytes.
+/// Fails for a limit that is neither packets nor bytes.
 pub(super) fn encode(queue: &FqCodel) -> Result<Qdisc, BadQueue> {
     let FqCodel {
         limit,

@@ -16,10 +16,10 @@ const TCA_PIE_BETA: u16 = 5;
 const TCA_PIE_ECN: u16 = 6;
 const TCA_PIE_BYTEMODE: u16 = 7;
 
-/// The qdisc.
+/// Returns the qdisc.
 ///
 /// # Errors
-/// A limit that is neither packets nor bytes.
+/// Fails for a limit that is neither packets nor bytes.
 pub(super) fn encode(queue: &Pie) -> Result<Qdisc, BadQueue> {
     let Pie { limit, target, tupdate, alpha, beta, ecn, bytemode } = queue;
     let attributes = [

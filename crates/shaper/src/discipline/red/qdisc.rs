@@ -1,5 +1,4 @@
-//! The options and statistics of `sch_red`, and the parameters that `tc` derives: Wlog, the default burst, the table
-//! for idle time.
+//! The options and statistics of `sch_red`, and the parameters that `tc` derives: Wlog, the default burst, and the table for idle time.
 
 use ccbench_proto::plan::Red;
 use ccbench_proto::units::{Ppm, Rate};
@@ -17,11 +16,11 @@ const TC_RED_ECN: u32 = 1;
 const TC_RED_HARDDROP: u32 = 2;
 const TC_RED_ADAPTATIVE: u32 = 4;
 const TC_RED_NODROP: u32 = 8;
-/// The selector of these flags.
+/// The selector of the flags below.
 const FLAGS_SELECTOR: u32 = 15;
-/// Size of the table of idle time (`Stab`).
+/// Size of the table for idle time (`Stab`).
 const STAB_BYTES: usize = 256;
-/// The largest entry of that table: qavg shifted right by 31.
+/// The largest entry of that table, which shifts qavg right by 31.
 const MAX_STEP: f64 = 31.0;
 
 /// The parameters with all defaults filled in.
@@ -34,9 +33,9 @@ pub(super) struct Params {
     /// Bytes.
     pub(super) qth_max: u32,
     pub(super) max_p: Ppm,
-    /// Average packet, bytes.
+    /// Average packet size, bytes.
     pub(super) avpkt: u32,
-    /// The weight of the average is 2^-Wlog.
+    /// A packet has weight 2^-Wlog in the average.
     pub(super) wlog: u32,
     pub(super) ecn: bool,
     pub(super) harddrop: bool,
@@ -47,7 +46,7 @@ pub(super) struct Params {
 /// Fills in the defaults.
 ///
 /// # Errors
-/// `min` and `max` in the wrong order, a burst for which there is no weight.
+/// Fails if `min` and `max` are in the wrong order, or if no weight fits the burst.
 pub(super) fn params(queue: &Red) -> Result<Params, BadQueue> {
     let Red { limit, min, max, probability, avpkt, burst, ecn, harddrop, adaptive, nodrop } = queue;
     let (qth_min, qth_max) = (limit_size(*min)?, limit_size(*max)?);
@@ -80,9 +79,8 @@ fn bad(what: &str, hint: &str) -> BadQueue {
     BadQueue::new(format!("queue red {what}"), hint)
 }
 
-/// Wlog for a burst of `burst` packets into an empty queue to leave the average just below `qth_min` (Floyd and
-/// Jacobson 1993, section 6; `tc_red_eval_ewma`): the first for which
-/// `burst + 1 - qth_min/avpkt <= (1 - (1-w)^burst) / w`.
+/// Returns the Wlog with which a burst of `burst` packets into an empty queue leaves the average just below `qth_min` (Floyd and Jacobson
+/// 1993, section 6; `tc_red_eval_ewma`): the first for which `burst + 1 - qth_min/avpkt <= (1 - (1-w)^burst) / w`.
 fn wlog(qth_min: u32, burst: u32, avpkt: u32) -> Option<u32> {
     let wanted = f64::from(burst) + 1.0 - f64::from(qth_min) / f64::from(avpkt);
     if wanted < 1.0 {
@@ -94,10 +92,10 @@ fn wlog(qth_min: u32, burst: u32, avpkt: u32) -> Option<u32> {
     })
 }
 
-/// The qdisc in front of `rate`.
+/// Returns the qdisc in front of `rate`.
 ///
 /// # Errors
-/// As [`params`].
+/// As for [`params`].
 pub(super) fn encode(queue: &Red, rate: Option<Rate>) -> Result<Qdisc, BadQueue> {
     let params = params(queue)?;
     // The default of `tc`.
@@ -126,7 +124,7 @@ pub(super) fn encode(queue: &Red, rate: Option<Rate>) -> Result<Qdisc, BadQueue>
     Ok(Qdisc { kind: Red::KIND, options })
 }
 
-/// Plog: the slope `share / range` of the probability as a power of a half (`tc_red_eval_P`).
+/// Plog: the slope `share / range` of the probability as a power of one half (`tc_red_eval_P`).
 fn plog(range: u32, share: f64) -> Result<u8, BadQueue> {
     if range == 0 {
         return Ok(0);
@@ -137,8 +135,7 @@ fn plog(range: u32, share: f64) -> Result<u8, BadQueue> {
     })
 }
 
-/// Scell_log and Stab (`tc_red_eval_idle_damping`): after an idle time, qavg is shifted right by
-/// `table[idle >> cell_log]`.
+/// Returns Scell_log and Stab (`tc_red_eval_idle_damping`): after an idle time, qavg is shifted right by `table[idle >> cell_log]`.
 fn idle_table(params: &Params, rate: Rate) -> (u8, [u8; STAB_BYTES]) {
     let packet_ticks = f64::from(burst_ticks(rate, params.avpkt));
     let per_tick = -(1.0 - 0.5_f64.powi(params.wlog.cast_signed())).ln() / packet_ticks;

@@ -1,11 +1,11 @@
-//! The buffer of a receiving socket and its window, which grow with what arrives in an RTT (dynamic right-sizing).
+//! The receive buffer and its window, which grow with the data that arrives within an RTT (dynamic right-sizing).
 
 use super::{MIN_WINDOW_CLAMP_BYTES, RCVBUF_LOW_RTT_NS, Receiver, TRUESIZE_BYTES};
 use crate::packet::{MSS_BYTES, Segment};
 use crate::tcp::tsval_ms;
 
 impl Receiver {
-    /// `tcp_measure_rcv_mss()`, `tcp_set_window_clamp()`: the share of the buffer that holds payload has changed.
+    /// `tcp_measure_rcv_mss()`, `tcp_set_window_clamp()`: sets the share of the buffer that holds payload.
     pub(super) fn set_scaling_ratio(&mut self, ratio: u64) {
         if std::mem::replace(&mut self.scaling_ratio, ratio.max(1)) == ratio.max(1) {
             return;
@@ -22,18 +22,18 @@ impl Receiver {
         self.rcvq_space_bytes = self.rcvq_space_bytes.min(clamp_bytes);
     }
 
-    /// `tcp_win_from_space()`: the payload that a buffer of this length holds.
+    /// `tcp_win_from_space()`: returns the payload that fits in a buffer of this length.
     fn window_bytes(&self, space_bytes: u64) -> u64 {
         (space_bytes * self.scaling_ratio) >> 8
     }
 
-    /// `tcp_space()`: the payload for which there is room beside what is out of order, and `queued_bytes` of the buffer.
+    /// `tcp_space()`: returns the payload for which there is room beside out-of-order data and `queued_bytes` of the buffer.
     pub(super) fn space_bytes(&self, queued_bytes: u64) -> u64 {
         let held_bytes = self.out_of_order_bytes.div_ceil(MSS_BYTES.into()) * TRUESIZE_BYTES;
         self.window_bytes(self.rcvbuf_bytes.saturating_sub(held_bytes + queued_bytes))
     }
 
-    /// `tcp_grow_window()`: a segment that uses its part of the buffer well raises the window, and is acknowledged at once.
+    /// `tcp_grow_window()`: a segment that uses its buffer space well raises the window and is acknowledged at once.
     pub(super) fn grow_window(&mut self, segment: &Segment, queued_bytes: u64) {
         let limit_bytes = self.window_clamp_bytes.min(self.space_bytes(queued_bytes));
         let room_bytes = limit_bytes.saturating_sub(self.rcv_ssthresh_bytes);
@@ -65,7 +65,7 @@ impl Receiver {
         0
     }
 
-    /// `tcp_rcv_rtt_measure()`: a window takes at least an RTT to arrive. The only sample if the RTT is below a tick of the timestamps.
+    /// `tcp_rcv_rtt_measure()`: a window takes at least an RTT to arrive. This is the only sample if the RTT is below a timestamp tick.
     pub(super) fn rcv_rtt_measure(&mut self, now_ns: u64, rcv_nxt: u64) {
         if let Some((end_seq, at_ns)) = self.rcv_rtt_window {
             if rcv_nxt < end_seq {
@@ -79,8 +79,8 @@ impl Receiver {
         self.rcv_rtt_window = Some((rcv_nxt + self.rcv_wnd_bytes, now_ns));
     }
 
-    /// `tcp_rcv_rtt_measure_ts()`, `tcp_rcv_rtt_update()`: the RTT with its queues, in ticks of the timestamps, once for each; a lower
-    /// sample counts at once.
+    /// `tcp_rcv_rtt_measure_ts()`, `tcp_rcv_rtt_update()`: measures the RTT including queues, in timestamp ticks, once per tick. A lower
+    /// sample takes effect at once.
     pub(super) fn rcv_rtt_measure_ts(&mut self, now_ns: u64, segment: &Segment) {
         let tsecr_ms = tsval_ms(segment.tsecr_ns);
         if segment.tsecr_ns == 0 || tsecr_ms == self.rcv_rtt_last_tsecr_ms {
@@ -97,7 +97,7 @@ impl Receiver {
         };
     }
 
-    /// `tcp_rcv_space_adjust()`: once per RTT, after the application has read.
+    /// `tcp_rcv_space_adjust()`: called once per RTT, after the application has read.
     pub(super) fn rcv_space_adjust(&mut self, now_ns: u64) {
         if self.rcv_rtt_ns == 0 || now_ns - self.rcvq_space_time_ns < self.rcv_rtt_ns {
             return;
@@ -109,7 +109,7 @@ impl Receiver {
         (self.rcvq_space_seq, self.rcvq_space_time_ns) = (self.rcv_nxt, now_ns);
     }
 
-    /// `tcp_rcvbuf_grow()`: the window is twice what the application read in an RTT, and more while that grows.
+    /// `tcp_rcvbuf_grow()`: sets the window to twice what the application has read in an RTT, and more while that grows.
     pub(super) fn rcvbuf_grow(&mut self, read_bytes: u64) {
         let before_bytes = std::mem::replace(&mut self.rcvq_space_bytes, read_bytes);
         let mut wanted_bytes = 2 * read_bytes;

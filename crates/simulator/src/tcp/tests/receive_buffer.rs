@@ -1,4 +1,4 @@
-//! The receiver's estimate of the RTT, by which its buffer grows.
+//! Tests the receiver's RTT estimate, by which its buffer grows.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn the_receiver_measures_an_rtt_below_a_tick_by_its_window() {
     let mut receiver = Receiver::new(EcnMode::Off, RCVBUF, 0, MS / 2);
     let window_bytes = receiver.rcv_wnd_bytes();
     let mut number = 0;
-    // A segment each 10 us, half an RTT after its acknowledgement.
+    // One segment per 10 us, half an RTT after its acknowledgement.
     while (number + 1) * MSS < window_bytes {
         receiver.on_segment(MS + number * 10_000, &segment(number), Ecn::NotEct);
         assert_eq!(receiver.rcv_rtt_us(), 0);

@@ -1,4 +1,4 @@
-//! Duplicates, undo, timers and what limits a sender.
+//! Tests duplicates, undo, timers and what limits a sender.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn a_reported_duplicate_counts_as_delivered() {
     let duplicate = |number| AckSegment { is_dsack: true, ..sacked(10, &[(number, number + 1)]) };
     sender.on_ack(rto_ns + 20 * MS, &duplicate(0));
     assert_eq!(sender.info(rto_ns + 20 * MS).delivered, delivered + 1);
-    // More duplicates than retransmissions are the network's.
+    // The network causes any duplicates beyond the number of retransmissions.
     (0..9).for_each(|_| sender.on_ack(rto_ns + 21 * MS, &duplicate(1)));
     let total_retrans = sender.counters.total_retrans;
     assert_eq!(sender.info(rto_ns + 21 * MS).delivered, delivered + total_retrans);
@@ -63,10 +63,10 @@ fn after_an_undo_both_transmissions_of_a_segment_are_in_flight() {
 fn a_sample_of_the_rtt_ends_backoff() {
     let (mut sender, rto_ns) = timed_out_sender();
     assert_eq!(sender.backoff, 1);
-    // The acknowledgement of a segment that was sent twice, without a timestamp, is no sample.
+    // The acknowledgement of a segment that was sent twice, without a timestamp, gives no sample.
     sender.on_ack(rto_ns + 20 * MS, &ack(1));
     assert_eq!(sender.backoff, 1);
-    // A segment that was sent once, though the acknowledgement does not advance.
+    // A segment that was sent once gives a sample, even if the acknowledgement does not advance.
     sender.on_ack(rto_ns + 21 * MS, &sacked(1, &[(2, 3)]));
     assert_eq!(sender.backoff, 0);
 }
@@ -76,7 +76,7 @@ fn a_connection_is_not_open_while_its_first_segment_was_retransmitted() {
     let mut sender = sender("reno", EcnMode::Off);
     sender.write(0, 4 * MSS);
     sender.on_ack(20 * MS, &ack(3));
-    // The probe of the last segment is no retransmission in flight.
+    // The probe with the last segment does not count as a retransmission in flight.
     let probe_ns = sender.timer_ns().unwrap();
     sender.on_timer(probe_ns);
     assert_eq!((sent(&mut sender).last(), sender.rtx_queue.retrans_out), (Some(&(3, true)), 0));

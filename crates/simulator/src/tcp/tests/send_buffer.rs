@@ -1,11 +1,11 @@
-//! The send buffer, and the packets in it.
+//! Tests the send buffer and the packets in it.
 
 use super::*;
 
 /// `sk_sndbuf` for a window of one packet.
 const SNDBUF_PER_PACKET: u64 = 2 * 2304;
 
-/// Of what was sent: whether segments have PSH.
+/// Returns whether each segment that was sent has PSH.
 fn pushed(sender: &mut Sender) -> Vec<bool> {
     sender.outbox.drain(..).map(|(segment, _)| segment.psh).collect()
 }
@@ -42,7 +42,7 @@ fn a_write_clears_the_flag_of_the_one_before_if_their_data_share_a_packet() {
     let mut sender = sender_with("reno", EcnMode::Off, SNDBUF, 1);
     sender.write(0, MSS);
     sent(&mut sender);
-    // These wait for the window.
+    // These are waiting for the window.
     sender.write(MS, 2 * MSS);
     sender.write(MS, 4 * MSS);
     sender.on_ack_and_send(20 * MS, &ack(1));
@@ -56,8 +56,8 @@ fn a_write_clears_the_flag_of_the_one_before_if_their_data_share_a_packet() {
 #[test]
 fn more_than_half_of_the_receive_window_is_pushed() {
     let mut sender = sender("reno", EcnMode::Off);
-    // Packets of 22 segments. The first is filled up again when its ten segments have left; then it is more than half of the window
-    // behind the beginning. So is the next one, which is filled up when two have left.
+    // Packets of 22 segments. The first is filled up again when ten of its segments have left. Its end is then more than half of the window
+    // behind the beginning. So is that of the next one, which is filled up when two have left.
     sender.max_window_bytes = 65_160;
     sender.write(0, ALL);
     assert_eq!(sender.write_seq, 32 * MSS, "the buffer is full");
@@ -77,7 +77,7 @@ fn the_send_buffer_grows_when_it_does_not_fill_the_window() {
     let mut sender = sender("reno", EcnMode::Off);
     sender.write(0, ALL);
     assert_eq!(sender.sndbuf_bytes(), 10 * SNDBUF_PER_PACKET);
-    // The buffer has no room for a second packet when the first one of 45 segments was filled up, which it was when ten had left.
+    // The first packet of 45 segments was filled up when ten had left. Then the buffer had no room for a second packet.
     assert_eq!((sender.write_seq, sender.info(0).notsent_bytes), (55 * MSS, 45 * MSS_BYTES));
     for up_to in 1..=10 {
         sender.on_ack_and_send(20 * MS, &ack(up_to));
@@ -101,7 +101,7 @@ fn tcp_wmem_limits_the_send_buffer() {
     for up_to in 1..=500 {
         let at_ns = (20 + up_to) * MS;
         sender.on_ack_and_send(at_ns, &ack(up_to.min(sender.snd_nxt / MSS)));
-        // A packet of 45 segments more at most, and what replaces the part of it that has left.
+        // At most one packet of 45 segments more, and what replaces the part of it that has left.
         assert!(sender.write_seq - sender.snd_una < 100_000 + 2 * 45 * MSS);
     }
     assert_eq!(sender.sndbuf_bytes(), 100_000);
@@ -119,7 +119,7 @@ fn a_write_waits_until_a_third_of_the_buffer_is_free() {
         assert!(up_to <= 90, "the write never goes on");
         sender.on_ack_and_send(20 * MS, &ack(up_to));
     }
-    // Packets of two segments have 832 bytes besides. One segment more was too much.
+    // Packets of two segments take 832 bytes more. One more segment was too much.
     let (held, limit) = (before - up_to * MSS, 2 * 46_080 / 3);
     let with_overhead = |bytes: u64| bytes + bytes / (2 * MSS) * 832;
     assert!(with_overhead(held) <= limit && with_overhead(held + MSS) + 832 > limit, "{held}");
@@ -130,7 +130,7 @@ fn without_offloads_a_packet_has_one_segment() {
     let mut sender = sender_without_offloads("reno", SNDBUF);
     sender.write(0, ALL);
     assert_eq!(pushed(&mut sender), [false; 10], "none is a burst, or the end of a write");
-    // A segment takes 832 bytes besides: 20 leave room in 46 080 bytes, 21 do not.
+    // A segment takes 832 bytes more: 20 leave room in 46 080 bytes, 21 do not.
     assert_eq!((sender.write_seq, sender.info(0).notsent_bytes), (21 * MSS, 11 * MSS_BYTES));
     let sndbuf = SocketBuffer { max_bytes: 16_384, ..SNDBUF };
     let mut small = sender_without_offloads("reno", sndbuf);
