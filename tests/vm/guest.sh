@@ -207,7 +207,7 @@ by_agent() {
 	cp /other/ccb_ta.ko /lib/modules/$release/extra/
 	echo "extra/ccb_ta.ko:" >/lib/modules/$release/modules.dep
 	timeout 20 /agent cc load ta --as ag_mod --via module >/tmp/refused 2>&1 && fail "agent: another kernel's module is taken"
-	grep -q 'built for another kernel than this .*make -C kmod module-install' /tmp/refused &&
+	grep -q 'built for a kernel other than .*make -C kmod module-install' /tmp/refused &&
 		ok "agent: another kernel's module is refused in words" || fail "agent: another kernel's module: $(cat /tmp/refused)"
 	[ -e /sys/module/ccb_ta ] && fail "agent: another kernel's module is half there"
 	cp /mods/ccb_ta.ko /lib/modules/$release/extra/

@@ -302,10 +302,10 @@ async fn one_is_loaded_by_hand_until_its_command_ends() {
     held.wait().unwrap();
     wait_for("it is gone", || !available().contains(&name)).await;
     for (words, why) in [
-        (vec!["load", "ta_gard"], "none of ccbench's own"),
+        (vec!["load", "ta_gard"], "not one of ccbench's own"),
         (vec!["load", "ta", "betao=5"], "from 100 to 1000000 (us)"),
         (vec!["load", "ta", "betoa=5000"], "did you mean `betao`?"),
-        (vec!["load", "ta", "--as", "a_name_that_is_too_long"], "the kernel takes 15"),
+        (vec!["load", "ta", "--as", "a_name_that_is_too_long"], "the kernel takes 15 at most"),
         (vec!["unload", "no_such_cc"], "has no congestion control `no_such_cc`"),
     ] {
         let refused = cc(&words).output().unwrap();
@@ -338,7 +338,7 @@ fn missing_kernel_features_and_privileges_are_reported() {
     let bind = format!("mount --bind {} /sys/kernel/btf/vmlinux", types.display());
     let name = format!("l{}", std::process::id());
     for (unshare, script, why) in [
-        ("--mount", "mount -t tmpfs none /sys/kernel/btf", "has no description of its types"),
+        ("--mount", "mount -t tmpfs none /sys/kernel/btf", "this kernel has no BTF"),
         ("--mount", bind.as_str(), "accepts no BPF congestion controls"),
         // A user without a mapping here is no kind of root.
         ("--user", "true", "needs root"),

@@ -110,7 +110,7 @@ async fn other_files_and_parameters_are_refused_and_nothing_stays() {
         request
     };
     for (request, why) in [
-        (without_file, "`aimd.bpf.o` is missing in the request"),
+        (without_file, "`aimd.bpf.o` is missing from the request"),
         (other_file, "is another file now"),
         (prepare(&plan("decrease = 30"), "one", 3), "did you mean `decrease_pct`?"),
         (prepare(&plan("decrease_pct = -1"), "one", 3), "it is from 0 to 4294967295 (u32)"),

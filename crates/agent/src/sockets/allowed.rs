@@ -13,7 +13,7 @@ pub struct ModulePattern(String);
 /// The error of a text that names no module.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is not the name of a kernel module; write tcp_bbr, or tcp_* for all names with this beginning"
+    "`{0}` is not the name of a kernel module; write tcp_bbr, or tcp_* for all names with this prefix"
 )]
 pub struct NotAModule(String);
 

@@ -222,11 +222,12 @@ impl AttachedHook {
     ) -> Result<Option<String>, SetAfterHandshake> {
         let start = self.starts.iter().find(|s| s.group == group && s.sends == sends);
         let how = start.map_or(How::AfterConnect, |start| self.of(start).1);
-        let why = self.no_hook_reason().unwrap_or_else(|| "the plan does not want it".to_owned());
+        let why =
+            self.no_hook_reason().unwrap_or_else(|| "the plan does not ask for it".to_owned());
         match how {
             How::BeforeConnect => Ok(None),
             How::NamespaceDefault => Ok(Some(format!(
-                "in force by the namespace's default, because the hook is not: {why}"
+                "set by the namespace's default, because the hook is not available: {why}"
             ))),
             How::AfterConnect => {
                 let no = match &self.instead {
@@ -263,7 +264,7 @@ impl AttachedHook {
             message += &format!("; {why}");
         }
         if let Some(by) = paced_by {
-            message += &format!("; {by} leaves pacing on in them");
+            message += &format!("; {by} leaves pacing enabled on them");
         }
         let data = CcInForce {
             side: side.into(),
@@ -286,7 +287,7 @@ impl AttachedHook {
             let all = ports.fold([0; 4], |all, one| std::array::from_fn(|i| all[i] + one[i]));
             let [set, refused, ended, paced] = all;
             let message = format!(
-                "{} ({}): {set} sockets set before their handshake, {refused} refused; the kernel paced {paced} of {ended}",
+                "{} ({}): {set} sockets set before their handshake, {refused} refused; the kernel paced {paced} of {ended} closed sockets",
                 start.cc,
                 side(start).as_text()
             );

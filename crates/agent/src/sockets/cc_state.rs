@@ -125,7 +125,7 @@ fn loss(core: &Core, lost: io::Result<u64>) -> Option<wire::Event> {
         Ok(0) => return None,
         Ok(lost) => format!("{lost} rows of inner state were lost: the module's buffer was full"),
         Err(error) => {
-            format!("rows of inner state may be lost, their count cannot be read: {error}")
+            format!("rows of inner state may have been lost; their number cannot be read: {error}")
         }
     };
     Some(event(Kind::CcStateError(NoData {}), &format!("ccb_{}", core.name), message))

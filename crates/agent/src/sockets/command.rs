@@ -114,7 +114,9 @@ enum CommandError {
     #[error("{0}")]
     UnknownName(String),
     /// The congestion control is not ccbench's own, so there is nothing to load.
-    #[error("`{name}` is none of ccbench's own ({known}); the kernel's own need no loading{hint}")]
+    #[error(
+        "`{name}` is not one of ccbench's own ({known}); those of the kernel need no loading{hint}"
+    )]
     UnknownScheme {
         /// The name.
         name: String,
@@ -152,11 +154,11 @@ enum CommandError {
     #[error("this kernel has no congestion control `{0}` (`ccbench cc list` shows those it has)")]
     NotRegistered(String),
     /// One of the kernel's own cannot be unloaded.
-    #[error("`{0}` is the kernel's own: ccbench takes out only what it brought")]
+    #[error("`{0}` is the kernel's own; ccbench unloads only what it has loaded")]
     BuiltIn(String),
     /// A process holds it, or another program registered it.
     #[error(
-        "`{0}` is held by a process (a trial, or `ccbench cc load`) or is not ccbench's: end that process"
+        "`{0}` is held by a process (a trial, or `ccbench cc load`), or ccbench did not load it; end the process that holds it"
     )]
     Held(String),
     /// It was unloaded, but the kernel still lists it.
@@ -192,7 +194,7 @@ impl CommandError {
 enum NameError {
     /// Longer than `TCP_CA_NAME_MAX` allows.
     #[error(
-        "`{name}` is {} characters long; the kernel takes {}: choose another with --as",
+        "`{name}` is {} characters long, but the kernel takes {} at most; choose another with --as",
         .name.len(),
         cc::MAX_KERNEL_NAME
     )]
@@ -201,7 +203,7 @@ enum NameError {
         name: String,
     },
     /// Empty, or with characters that `struct_ops` refuses.
-    #[error("`{0}` is not a valid name for the kernel: letters, digits, `_` and `.`")]
+    #[error("`{0}` is not a valid name for the kernel; use only letters, digits, `_` and `.`")]
     Characters(String),
     /// The name of a congestion control of the kernel.
     #[error("`{0}` is one of the kernel's own: choose another with --as")]
@@ -247,8 +249,8 @@ fn list() -> String {
         let there = sysfs::on_disk(Path::new("/lib/modules"), &release, &module);
         let how = match there {
             Some(true) => format!("module {module}, loaded when it is first used"),
-            Some(false) => format!("not there: {release} has no module {module}"),
-            None => "not there: not in the image, and this kernel has no modules".to_owned(),
+            Some(false) => format!("not available: {release} has no module {module}"),
+            None => "not available: it is not built in, and this kernel has no modules".to_owned(),
         };
         let _ = writeln!(text, "  {name:<15} {how}");
     }
@@ -303,7 +305,7 @@ fn asks(core: &Core) -> String {
     let asks = [
         (core.owns_cwnd, "sets the window at every ACK"),
         (core.wants_pacing, "paces"),
-        (core.wants_ecn, "counts ECN marks, so both ends need it before they connect"),
+        (core.wants_ecn, "counts ECN marks, so both ends must use it before they connect"),
         (core.may_want_ecn, "counts ECN marks with ecn_enable=1"),
         (core.wants_ect1, "sends ECT(1)"),
     ];

@@ -168,9 +168,12 @@ pub fn decide(can: &Capabilities, wants: Wants, via: Via, tcp_ecn: Option<&str>)
 
 fn decide_builtin(can: &Capabilities, wants: Wants) -> (Mode, String) {
     if wants.echo {
-        (Mode::DctcpFeedback, "the kernel's own echoes every mark, on both ends".to_owned())
+        (
+            Mode::DctcpFeedback,
+            "the kernel's own congestion control echoes every mark, on both ends".to_owned(),
+        )
     } else if can.accecn_sysctl {
-        let all = "tcp_ecn = 3 works here; every flow of this node negotiates AccECN with it";
+        let all = "tcp_ecn = 3 works here; with it, every flow of this node negotiates AccECN";
         (Mode::AccecnSysctl, all.to_owned())
     } else {
         (Mode::Rfc3168, "this kernel refuses tcp_ecn = 3 (AccECN)".to_owned())
@@ -182,15 +185,15 @@ fn decide_own(can: &Capabilities, wants: Wants, via: Via) -> (Mode, u32, String)
     let echo = flag::NON_RESTRICTED | flag::NEEDS_ECN;
     if wants.accecn && accecn {
         let reason = format!(
-            "this kernel takes AccECN by flags {:#x} of a congestion control",
+            "this kernel accepts AccECN through the flags {:#x} of a congestion control",
             can.ops_flags
         );
         return (Mode::AccecnStructOps, can.ops_flags, reason);
     }
     if wants.accecn && can.accecn_sysctl {
         let reason = format!(
-            "tcp_ecn = 3 works here, flags do not ({:#x} accepted, {:#x} needed); every flow of this node negotiates \
-             AccECN with it",
+            "tcp_ecn = 3 works here, flags do not ({:#x} accepted, {:#x} needed); with tcp_ecn = 3, every flow of this \
+             node negotiates AccECN",
             can.ops_flags,
             flag::ACCECN
         );
@@ -206,7 +209,7 @@ fn decide_own(can: &Capabilities, wants: Wants, via: Via) -> (Mode, u32, String)
     let why = match (via, can.ops_flags) {
         (Via::Bpf, 0) => format!("no BPF congestion control can be registered: {}", can.ops_why),
         (_, flags) => format!(
-            "this kernel has no AccECN for it (flags {:#x} accepted, {:#x} needed); the receiver echoes every mark",
+            "this kernel has no AccECN for a congestion control (flags {:#x} accepted, {:#x} needed); the receiver echoes every mark",
             flags,
             flag::ACCECN
         ),

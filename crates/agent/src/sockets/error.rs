@@ -87,7 +87,7 @@ pub enum SocketError {
     },
     /// ccbench's module is not installed.
     #[error(
-        "module {module} is not installed for this kernel {release}: make -C kmod module-install"
+        "module {module} is not installed for this kernel {release}; install it with `make -C kmod module-install`"
     )]
     ModuleNotInstalled {
         /// The module.
@@ -164,16 +164,14 @@ pub enum SocketError {
     #[error("a user namespace may not load BPF congestion controls: run ccbench as root")]
     UserNamespace,
     /// The kernel has no BTF.
-    #[error(
-        "this kernel has no description of its types ({path}, CONFIG_DEBUG_INFO_BTF), which BPF programs need"
-    )]
+    #[error("this kernel has no BTF ({path}, CONFIG_DEBUG_INFO_BTF), which BPF programs need")]
     NoBtf {
         /// Where BTF would be.
         path: &'static str,
     },
     /// The kernel has no `struct_ops` for TCP.
     #[error(
-        "this kernel accepts no BPF congestion controls (struct_ops, CONFIG_BPF_JIT, Linux 5.6)"
+        "this kernel accepts no BPF congestion controls (they need struct_ops, CONFIG_BPF_JIT and Linux 5.6)"
     )]
     NoStructOps,
     /// A BPF operation failed.
@@ -228,11 +226,11 @@ pub enum SocketError {
         source: io::Error,
     },
     /// The kernel's parameters differ from those loaded.
-    #[error("the kernel has other parameters than requested: {0:?}")]
+    #[error("the kernel's parameters differ from the requested ones: {0:?}")]
     ParamsDiffer(Vec<u32>),
     /// The controller has not sent the file.
     #[error(
-        "the file `{path}` is missing in the request: this ccbench and ccbench-agent are of different versions"
+        "the file `{path}` is missing from the request; use the same version of ccbench and ccbench-agent"
     )]
     FileMissing {
         /// Its path in the plan.
@@ -268,7 +266,7 @@ pub enum SocketError {
     },
     /// The module was built for another kernel.
     #[error(
-        "module {module} was built for kernel {built_for}, and this is {release}: build it again for this kernel"
+        "module {module} was built for kernel {built_for}, but this is {release}; rebuild it for this kernel"
     )]
     OtherKernel {
         /// The module.
@@ -280,8 +278,8 @@ pub enum SocketError {
     },
     /// Another agent has loaded a different module of this name.
     #[error(
-        "another run has loaded the module {module} with sha256 {sha256} and parameters `{params}`, and a kernel has it once: wait \
-         until that run has ended"
+        "another run has loaded the module {module} with sha256 {sha256} and parameters `{params}`, and a kernel can load it \
+         only once; wait until that run has ended"
     )]
     ModuleInUse {
         /// The module.
@@ -293,7 +291,7 @@ pub enum SocketError {
     },
     /// The module is loaded, but not by ccbench.
     #[error(
-        "module {module} is loaded already, and not by ccbench: `rmmod {module}` first, or use it with `via = \"builtin\"`"
+        "module {module} is already loaded, but not by ccbench; run `rmmod {module}` first, or use it with `via = \"builtin\"`"
     )]
     ModuleLoaded {
         /// The module.
@@ -311,7 +309,7 @@ pub enum SocketError {
     },
     /// The module registers another name, or none.
     #[error(
-        "module {module} is loaded, but has not registered `{algorithm}`{hint}: write its name as `algorithm`"
+        "module {module} is loaded, but has not registered `{algorithm}`{hint}; set `algorithm` to the name that it registers"
     )]
     OtherAlgorithm {
         /// The module.
@@ -396,7 +394,8 @@ fn parameter_reason(source: &io::Error) -> String {
     match source.kind() {
         io::ErrorKind::NotFound => "the kernel has no such parameter".to_owned(),
         io::ErrorKind::PermissionDenied => {
-            "it cannot be changed while the module is loaded, or this is not root".to_owned()
+            "it cannot be changed while the module is loaded, or ccbench does not run as root"
+                .to_owned()
         }
         _ => source.to_string(),
     }
@@ -429,7 +428,7 @@ pub enum BpfError {
         log: String,
     },
     /// No map of the kernel holds an instance of this name.
-    #[error("no BPF map of this kernel holds {0}")]
+    #[error("no BPF map of this kernel holds an instance named {0}")]
     NotFound(String),
 }
 

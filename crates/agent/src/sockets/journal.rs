@@ -299,7 +299,7 @@ impl Drop for Journal {
     fn drop(&mut self) {
         let outcome = self.undo();
         if !outcome.failed.is_empty() {
-            tracing::error!(failed = ?outcome.failed, "congestion controls");
+            tracing::error!(failed = ?outcome.failed, "could not undo changes to congestion controls");
         }
     }
 }
@@ -400,7 +400,8 @@ fn undo_file(bytes: &[u8], path: &Path) -> Outcome {
 pub fn steps(bytes: &[u8]) -> Vec<(sealed_line::Line<'_>, Result<Step, &'static str>)> {
     let step = |line: &sealed_line::Line<'_>| {
         let object = line.object.as_deref().ok_or("is damaged")?;
-        serde_json::from_slice(object).map_err(|_| "is of another version of ccbench-agent")
+        serde_json::from_slice(object)
+            .map_err(|_| "was written by another version of ccbench-agent")
     };
     sealed_line::lines(bytes).into_iter().map(|line| (line.clone(), step(&line))).collect()
 }

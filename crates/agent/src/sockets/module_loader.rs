@@ -203,7 +203,9 @@ fn of_kernel(loader: &Path, answer: Result<Answer, SocketError>) -> Result<(), M
 fn unexpected(loader: &Path, answer: Answer) -> SocketError {
     let reason = match answer {
         Answer::Refused(reason) => reason,
-        other => format!("it answers {other:?}: it is of another version"),
+        other => {
+            format!("unexpected answer {other:?}; use the same version of the loader and the agent")
+        }
     };
     SocketError::Loader { socket: loader.to_owned(), reason }
 }

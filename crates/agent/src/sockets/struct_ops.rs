@@ -172,13 +172,14 @@ fn load_and_register(
         .map_err(BpfError::libbpf("read the BPF object"))?;
     patch_ops(&mut open, wanted, linked)?;
     patch_config(&mut open, wanted)?;
-    let mut object = open.load().map_err(BpfError::libbpf("load it into the kernel"))?;
+    let mut object =
+        open.load().map_err(BpfError::libbpf("load the BPF object into the kernel"))?;
     let link = {
         let mut map = object
             .maps_mut()
             .find(|map| map.name() == OsStr::new("ccb"))
             .ok_or_else(|| mismatch("the object has no map ccb"))?;
-        map.attach_struct_ops().map_err(BpfError::libbpf("register it"))?
+        map.attach_struct_ops().map_err(BpfError::libbpf("register the congestion control"))?
     };
     Ok(Registered { link, object: Arc::new(object), outlives: !linked })
 }
@@ -394,9 +395,12 @@ mod tests {
             Wanted { core, kernel_name: &name, params: &params, flags: 1, netns_cookie: None };
         let why = register_object(&cut, &wanted, &mut Journal::default()).unwrap_err();
         let why = why.to_string();
-        for part in
-            ["load it into the kernel", "via = \"module\"", "the kernel's log:", "last insn"]
-        {
+        for part in [
+            "load the BPF object into the kernel",
+            "via = \"module\"",
+            "the kernel's log:",
+            "last insn",
+        ] {
             assert!(why.contains(part), "{why}");
         }
         assert!(!sysfs::available().contains(&name));

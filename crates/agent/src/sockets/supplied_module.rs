@@ -78,7 +78,7 @@ fn check_free(wanted: &Wanted<'_>, before: &[String]) -> Result<(), SocketError>
     }
     let (name, module) = (wanted.algorithm.to_owned(), &wanted.module.name);
     let hint = format!(
-        "the kernel had it before module {module}; write the name that the module registers as `algorithm`, or register another one"
+        "the kernel had it before module {module}; set `algorithm` to the name that the module registers, or register another one"
     );
     Err(SocketError::NameTaken { name, hint })
 }
@@ -114,16 +114,18 @@ fn check_kernel(module: &KernelModule, release: String) -> Result<(), SocketErro
 
 fn refused(module: &str, errno: Errno) -> SocketError {
     let hint = match errno {
-        Errno::PERM => "; it needs root (CAP_SYS_MODULE), outside of any user namespace",
+        Errno::PERM => {
+            "; loading modules needs root (CAP_SYS_MODULE), outside of any user namespace"
+        }
         Errno::NOEXEC => {
-            "; the kernel's log (dmesg) has the reason: it was built with another configuration or for another machine"
+            "; the kernel's log (dmesg) has the reason: the module was built with another configuration or for another machine"
         }
         Errno::NOSYS => "; this kernel was built without modules",
         Errno::KEYREJECTED | Errno::NOKEY => {
-            "; this kernel only takes signed modules: sign it, switch Secure Boot off, or write it in BPF (`file`)"
+            "; this kernel only takes signed modules: sign this one, switch off Secure Boot, or write it in BPF (`file`)"
         }
         Errno::NOENT => {
-            "; the kernel's log (dmesg) names a symbol or a parameter that it does not know"
+            "; the kernel's log (dmesg) names a symbol or a parameter that this kernel does not know"
         }
         _ => "; the kernel's log (dmesg) may have the reason",
     };
@@ -195,7 +197,7 @@ mod tests {
         let why = check("6.1.0-40-amd64 SMP mod_unload ").unwrap_err().to_string();
         assert_eq!(
             why,
-            "module tcp_mine was built for kernel 6.1.0-40-amd64, and this is 6.18.5: build it again for this kernel"
+            "module tcp_mine was built for kernel 6.1.0-40-amd64, but this is 6.18.5; rebuild it for this kernel"
         );
     }
 

@@ -86,7 +86,7 @@ pub(super) fn hint(module: &str, stderr: &str) -> String {
     // The messages of kmod and busybox.
     if stderr.contains("Exec format") || stderr.to_lowercase().contains("invalid module format") {
         return format!(
-            "; it was built for another kernel than this {release}: build it again{}",
+            "; it was built for a kernel other than {release}; rebuild it{}",
             if own { " (make -C kmod module-install)" } else { "" }
         );
     }
@@ -94,7 +94,7 @@ pub(super) fn hint(module: &str, stderr: &str) -> String {
         return "; loading modules needs root, outside of any user namespace".to_owned();
     }
     if stderr.contains("Key was rejected") || stderr.contains("Required key not available") {
-        return "; this kernel only takes signed modules: sign it, switch Secure Boot off, or use `via = \"bpf\"`".to_owned();
+        return "; this kernel only takes signed modules: sign this one, switch off Secure Boot, or use `via = \"bpf\"`".to_owned();
     }
     if own && (stderr.contains("not found") || stderr.contains("could not find")) {
         return format!(
@@ -130,9 +130,9 @@ mod tests {
     #[test]
     fn hint_distinguishes_a_wrong_kernel_from_a_missing_module() {
         let stderr = "modprobe: ERROR: could not insert 'ccb_ta': Exec format error";
-        assert!(hint("ccb_ta", stderr).contains("another kernel"));
+        assert!(hint("ccb_ta", stderr).contains("a kernel other than"));
         let stderr = "modprobe: can't load module ccb_ta (extra/ccb_ta.ko): invalid module format";
-        assert!(hint("ccb_ta", stderr).contains("another kernel"));
+        assert!(hint("ccb_ta", stderr).contains("a kernel other than"));
         let stderr = "modprobe: FATAL: Module ccb_ta not found in directory /lib/modules/6.1";
         assert!(hint("ccb_ta", stderr).contains("make -C kmod module-install"));
         assert_eq!(hint("tcp_vegas", stderr), "");

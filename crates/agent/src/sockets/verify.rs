@@ -40,7 +40,7 @@ fn hint(name: &str, modules: &Path, release: &str) -> String {
     });
     match sysfs::on_disk(modules, release, &module) {
         None => own,
-        Some(true) => format!("; its module is there: `modprobe {module}` brings it"),
+        Some(true) => format!("; its module is installed: load it with `modprobe {module}`"),
         Some(false) => format!("; {} has no module {module}{own}", modules.join(release).display()),
     }
 }

@@ -131,6 +131,6 @@ async fn congestion_controls_of_users_need_bpf_or_module() {
         refused(&rig, &error, &["congestion control mine", &format!("scope `{scope}`")]);
         let all = [Scope::Run, Scope::HostNet, Scope::Bpf, Scope::Module];
         let missing = prepare(&rig, &own, &all).await.unwrap_err();
-        assert!(missing.contains("the file `mine.o` is missing in the request"), "{missing}");
+        assert!(missing.contains("the file `mine.o` is missing from the request"), "{missing}");
     }
 }

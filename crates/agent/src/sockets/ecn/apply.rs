@@ -86,7 +86,7 @@ fn report(
     let mode = decision.mode.on_wire();
     let side = if end.sends { Side::Sender } else { Side::Receiver };
     let ect1_text = match ect1 {
-        Some(Ok(dev)) => format!("; ECT(1) by rewrite at the egress of {dev}"),
+        Some(Ok(dev)) => format!("; ECT(1) is set by rewriting at the egress of {dev}"),
         Some(Err(why)) => format!("; no ECT(1): {why}"),
         None => String::new(),
     };
@@ -131,7 +131,8 @@ impl EcnApplied {
         let mut events = Vec::new();
         for ect1 in &self.ect1 {
             let rewritten = ect1.rewritten();
-            let message = format!("{rewritten} packets of {} from ECT(0) to ECT(1)", ect1.cc);
+            let message =
+                format!("{rewritten} packets of {} rewritten from ECT(0) to ECT(1)", ect1.cc);
             let data = EcnEct1 { cc: ect1.cc.clone(), rewritten };
             events.push(event(Kind::EcnEct1(data), &ect1.dev, message));
         }

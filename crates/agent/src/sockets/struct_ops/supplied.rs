@@ -51,13 +51,14 @@ fn load_and_register(wanted: &Wanted<'_>, ops: &Ops, linked: bool) -> Result<Reg
         .map_err(BpfError::libbpf("read the BPF object"))?;
     patch_ops(&mut open, wanted, ops, linked)?;
     patch_params(&mut open, wanted)?;
-    let mut object = open.load().map_err(BpfError::libbpf("load it into the kernel"))?;
+    let mut object =
+        open.load().map_err(BpfError::libbpf("load the BPF object into the kernel"))?;
     let link = {
         let mut map = object
             .maps_mut()
             .find(|map| map.name() == OsStr::new(&ops.map))
             .ok_or_else(|| no_map(&ops.map))?;
-        map.attach_struct_ops().map_err(BpfError::libbpf("register it"))?
+        map.attach_struct_ops().map_err(BpfError::libbpf("register the congestion control"))?
     };
     Ok(Registered { link, object: Arc::new(object), outlives: !linked })
 }
@@ -104,7 +105,7 @@ fn patch_params(open: &mut OpenObject, wanted: &Wanted<'_>) -> Result<(), BpfErr
     if wanted.params.is_empty() {
         return Ok(());
     }
-    let missing = || mismatch("libbpf has not all parameters of the object");
+    let missing = || mismatch("libbpf does not have all parameters of the object");
     let mut map = open
         .maps_mut()
         .find(|map| map.name().to_string_lossy().ends_with(CONSTANTS))
