@@ -107,7 +107,7 @@ fn a_token_gives_one_certificate() {
     is_refused(&bench, &service, &late, "the token has expired");
     // A token of another authority is not sent.
     let others = token(&bench, "other", "node5");
-    is_refused(&bench, &service, &others, "not the service of the authority that made this token");
+    is_refused(&bench, &service, &others, "does not belong to the authority that made this token");
     let cut = &kept[..kept.len() - 1];
     let malformed = join(&bench, &service, cut, "refused");
     assert_eq!(malformed.status.code(), Some(2), "{}", text(&malformed));
@@ -139,7 +139,7 @@ fn a_certificate_that_cannot_be_written_can_be_revoked() {
     assert_eq!(failed.status.code(), Some(1), "{}", text(&failed));
     let message = err(&failed);
     assert!(message.contains("node.pem: "), "{message}");
-    assert!(message.contains("has issued a certificate to 127.0.0.1"), "{message}");
+    assert!(message.contains("has already issued a certificate to 127.0.0.1"), "{message}");
     assert!(message.contains("`ccbench pki revoke pki pki/127.0.0.1.pem`"), "{message}");
     let left = std::fs::read_dir(bench.path("node")).unwrap().count();
     assert_eq!(left, 1, "neither a key nor a certificate is left");

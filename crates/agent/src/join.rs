@@ -60,7 +60,7 @@ pub struct Args {
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// The node already has a key or a certificate.
-    #[error("{} exists; remove it if the node is to have another certificate, or choose another --dir", .0.display())]
+    #[error("{} already exists; remove it to give the node another certificate, or choose another --dir", .0.display())]
     Exists(PathBuf),
     /// A file operation failed.
     #[error("{op} {}: {source}", path.display())]
@@ -101,8 +101,8 @@ pub enum JoinError {
     },
     /// The service does not belong to the token's authority. The token was not sent to it.
     #[error(
-        "{0} is not the service of the authority that made this token; give the address of its `ccbench pki serve`, or a token of \
-         this one"
+        "{0} does not belong to the authority that made this token; give the address of that authority's `ccbench pki serve`, or a \
+         token of this authority"
     )]
     OtherAuthority(String),
     /// The service refuses to issue a certificate.
@@ -115,8 +115,8 @@ pub enum JoinError {
     },
     /// The certificate was issued but cannot be written.
     #[error(
-        "{source}; the authority has issued a certificate to {name}. Where it is (`pki` is its directory), take it back with \
-         `ccbench pki revoke pki pki/{name}.pem`, remove pki/{name}.pem, and make another token"
+        "{source}; the authority has already issued a certificate to {name}. On the authority's machine (`pki` is its directory), revoke \
+         it with `ccbench pki revoke pki pki/{name}.pem`, remove pki/{name}.pem, and make another token"
     )]
     Unwritten {
         /// The node's name, as the authority has it.
@@ -144,10 +144,10 @@ pub enum AnswerError {
     #[error(transparent)]
     Certificate(#[from] CertificateError),
     /// Its authority is not the token's.
-    #[error("it has another authority than the token")]
+    #[error("it names an authority other than the token's")]
     Authority,
     /// The certificate is not for the node's key, or not for servers.
-    #[error("its certificate is not one for this node's key")]
+    #[error("its certificate is not a server certificate for this node's key")]
     Key,
     /// The authority did not sign the certificate.
     #[error("the authority did not sign its certificate")]
@@ -386,9 +386,9 @@ mod tests {
         };
         assert!(check(&answer(&ca, &ca, &key), &token, &key).is_ok());
         for (wrong, why) in [
-            (answer(&other, &other, &key), "another authority"),
+            (answer(&other, &other, &key), "an authority other than the token's"),
             (answer(&ca, &other, &key), "did not sign"),
-            (answer(&ca, &ca, &other_key), "not one for this node's key"),
+            (answer(&ca, &ca, &other_key), "not a server certificate for this node's key"),
         ] {
             let error = check(&wrong, &token, &key).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");

@@ -161,7 +161,7 @@ fn around_command(
     if rootless {
         userns::isolate(true)?;
         output.log(
-            "without root: the command can reach the other end of the link and nothing of this machine; \
+            "without root, the command can reach the other end of the link but nothing else on this machine; \
              start servers there with --outside, or `nsenter --net=$CCBENCH_LINK_OUTSIDE SERVER`",
         );
     }

@@ -197,7 +197,9 @@ enum Refusal {
     #[error("`{0}` is not the name of a kernel module")]
     Name(String),
     /// The command line does not permit the module.
-    #[error("it may load {allowed} only, not {module} (`--allow-module`)")]
+    #[error(
+        "it may load only {allowed}, not {module}; `--allow-module` of `ccbench-agent loader` allows more"
+    )]
     Module {
         /// The module.
         module: String,
@@ -205,7 +207,9 @@ enum Refusal {
         allowed: String,
     },
     /// The command line does not permit the file.
-    #[error("the file with sha256 {0} is not allowed (`--allow-cc-digest`)")]
+    #[error(
+        "the file with sha256 {0} is not allowed; if you trust it, start `ccbench-agent loader` with `--allow-cc-digest {0}`"
+    )]
     Digest(String),
     /// The file cannot be read.
     #[error("the file: {0}")]
@@ -240,7 +244,7 @@ fn receive(stream: &UnixStream) -> io::Result<(Request, Vec<u8>)> {
     let mut file = Vec::new();
     if let Request::InitModule { bytes, .. } = &request {
         if *bytes > MAX_BYTES {
-            let why = format!("a file of {bytes} bytes; {MAX_BYTES} is the limit");
+            let why = format!("the file has {bytes} bytes; {MAX_BYTES} is the limit");
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         reader.take(*bytes).read_to_end(&mut file)?;
@@ -285,7 +289,7 @@ mod tests {
         let module = |name: &str| name.to_owned();
         for name in ["tcp_bbr", "nf_conntrack"] {
             let why = refused(&policy, &Request::Modprobe { module: module(name) }, &[]);
-            assert!(why.contains("it may load ccb_* only"), "{why}");
+            assert!(why.contains("it may load only ccb_*"), "{why}");
         }
         let long = "ccb_".repeat(20);
         for name in ["", "-r", "ccb_x --force", "../ccb_x", "ccb_x\0", long.as_str()] {
@@ -321,7 +325,7 @@ mod tests {
         let (dir, policy) = policy(&[]);
         let delete = |module: &str| Request::DeleteModule { module: module.to_owned() };
         let why = refused(&policy, &delete("tcp_never_loaded"), &[]);
-        assert!(why.contains("it may load ccb_* only"), "{why}");
+        assert!(why.contains("it may load only ccb_*"), "{why}");
         fs::write(dir.path().join("tcp_never_loaded"), "").unwrap();
         // Either the privilege or the module is missing.
         for module in ["tcp_never_loaded", "ccb_never_loaded"] {

@@ -188,7 +188,7 @@ fn errors_name_the_flag_and_the_fix() {
         ("--dev lb0 --rate 1mbit --aqm codel,targt=5ms", 2, "--aqm: unknown field `targt`"),
         ("--dev lb0 --trace /nowhere", 2, "--trace: read /nowhere: "),
         ("--dev lb0 --stats-json /nowhere/x --rate 1mbit", 1, "--stats-json /nowhere/x: "),
-        ("--dev lb0 --start @1 --rate 1mbit", 2, "--start: that instant is past"),
+        ("--dev lb0 --start @1 --rate 1mbit", 2, "--start: this time has already passed"),
         ("--dev lb0 --rate 1mbit -- true", 2, "takes no interfaces"),
     ] {
         let refused = lab.refused(typed);

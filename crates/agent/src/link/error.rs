@@ -79,8 +79,8 @@ pub enum LinkError {
     },
     /// The two interfaces carry packets of different sizes.
     #[error(
-        "{left} has an MTU of {left_bytes} bytes and {right} one of {right_bytes}: what is larger than the \
-         smaller would be lost; `ip link set {larger} mtu {smaller_bytes}`"
+        "{left} has an MTU of {left_bytes} bytes and {right} one of {right_bytes}: packets above the smaller MTU would be lost; run \
+         `ip link set {larger} mtu {smaller_bytes}`"
     )]
     Mtu {
         /// The left interface.
@@ -161,13 +161,13 @@ pub enum LinkError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FormError {
     /// Both a command and interfaces.
-    #[error("a command runs in a network of its own and takes no interfaces")]
+    #[error("a command runs in a network of its own, so it takes no interfaces")]
     CommandWithInterfaces,
     /// Neither a command nor interfaces.
     #[error("no link is specified")]
     NoLink,
     /// `--outside` or `--rootless` without a command.
-    #[error("--outside and --rootless are for a command")]
+    #[error("--outside and --rootless need a command")]
     WithoutCommand,
 }
 

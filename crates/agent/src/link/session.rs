@@ -75,8 +75,7 @@ impl LinkSession {
                 let ahead_ns = i128::from(at_ns) - i128::from(real_ns);
                 let ahead_ns = u64::try_from(ahead_ns).map_err(|_| LinkError::Flag {
                     flag: "--start".to_owned(),
-                    reason: "that instant is past; give the machines longer to get ready"
-                        .to_owned(),
+                    reason: "this time has already passed; choose a later one".to_owned(),
                 })?;
                 now_ns.saturating_add(ahead_ns)
             }

@@ -247,9 +247,8 @@ fn trace_use<R: ReadTrace>(
             (None, Some(_)) => "floor",
             (None, None) => return Ok(None),
         };
-        let reason = format!(
-            "there is no trace that it could be about; add {flag}trace FILE, or leave it out"
-        );
+        let reason =
+            format!("this flag needs a trace; add {flag}trace FILE, or leave out this flag");
         return Err(LinkError::Flag { flag: format!("{flag}{key}"), reason });
     };
     let (file, trace) = traces.get(flag, path)?;
@@ -289,7 +288,7 @@ fn queue(one: &Down, flag: &str, rtt: Micros) -> Result<Queue, LinkError> {
     let fifo = kind.contains("fifo");
     let limit = match one.queue {
         Some(_) if has_limit => {
-            let reason = "`limit` is given by --queue too; leave one of them out".to_owned();
+            let reason = "--queue also sets `limit`; leave out one of them".to_owned();
             return Err(wrong("aqm", reason));
         }
         Some(limit) if fifo => Some(limit),
@@ -537,11 +536,8 @@ mod tests {
             ),
             ("--rate 1mbit --aqm red", "--aqm: `limit` is missing; add `,limit=100kB`"),
             ("--burst-loss 1%", "`leave` is missing; add `,leave=20%`"),
-            (
-                "--rate 1mbit --aqm codel,limit=9p --queue 9p",
-                "--aqm: `limit` is given by --queue too",
-            ),
-            ("--rate 1mbit --on-end loop", "--on-end: there is no trace"),
+            ("--rate 1mbit --aqm codel,limit=9p --queue 9p", "--aqm: --queue also sets `limit`"),
+            ("--rate 1mbit --on-end loop", "--on-end: this flag needs a trace"),
             ("--rate 1mbit --trace steps", "--trace:"),
             ("--trace nowhere", "--trace: read nowhere: no such file"),
             ("--up-trace nowhere", "--up-trace: read nowhere: no such file"),
