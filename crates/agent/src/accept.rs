@@ -128,7 +128,7 @@ impl ConnectionEnd {
 #[derive(Debug, thiserror::Error)]
 enum RefusedConnection {
     /// A process of another user, on a Unix socket or on loopback without TLS.
-    #[error("it is of user {uid}; only root and user {permitted} may connect")]
+    #[error("the client runs as user {uid}; only root and user {permitted} may connect")]
     OtherUser {
         /// The user.
         uid: u32,
@@ -136,14 +136,15 @@ enum RefusedConnection {
         permitted: u32,
     },
     /// The kernel does not name the user.
-    #[error("read the user of its process: {0}")]
+    #[error("read the user of the client process: {0}")]
     UnknownUser(#[source] io::Error),
     /// On loopback without TLS, the kernel could not look up the socket.
-    #[error("find the user of its process: {0}; listen on unix:PATH, or use TLS")]
+    #[error("find the user of the client process: {0}; listen on unix:PATH, or use TLS")]
     NoLookUp(#[from] SampleError),
     /// On loopback without TLS, no process has the other end of the connection.
     #[error(
-        "no process in this network namespace has its other end, so its user is unknown; use TLS, or connect from this node"
+        "no process in this network namespace has the other end of the connection, so its user is unknown; use TLS, or connect \
+         from this node"
     )]
     NoProcess,
     /// The TLS handshake failed.
@@ -153,7 +154,7 @@ enum RefusedConnection {
     #[error("no TLS handshake within {} s", HANDSHAKE_TIMEOUT.as_secs())]
     HandshakeTimeout,
     /// The client's certificate passed the handshake but cannot be read.
-    #[error("its certificate: {0}")]
+    #[error("the client's certificate: {0}")]
     Certificate(#[from] CertificateError),
     /// The certificate is no longer accepted; for example, it was revoked.
     #[error("the certificate of {client} is no longer accepted: {source}")]
@@ -164,19 +165,19 @@ enum RefusedConnection {
         source: rustls::Error,
     },
     /// Newer connections are waiting for their handshakes.
-    #[error("others wait for a TLS handshake, and this one is the oldest of {MAX_HANDSHAKES}")]
+    #[error("{MAX_HANDSHAKES} newer connections are waiting for their TLS handshakes, the limit")]
     TooManyHandshakes,
     /// So many connections of its address were refused that the address is blocked.
     #[error(
-        "{} connections of its address were refused within a second: the kernel drops its packets to this port for a second",
+        "{} connections from this address were refused within a second; for one second the kernel drops its packets to this port",
         floods::MAX_REFUSED
     )]
     Flood,
     /// The limit of connections is reached.
-    #[error("there are {MAX_CONNECTIONS} connections, the limit")]
+    #[error("the limit of {MAX_CONNECTIONS} connections is reached")]
     TooManyConnections,
     /// The client's limit of connections is reached.
-    #[error("{client} has {MAX_PER_CLIENT} connections, the limit of a certificate")]
+    #[error("{client} has reached the limit of {MAX_PER_CLIENT} connections per certificate")]
     TooManyOfClient {
         /// The client.
         client: String,
@@ -306,7 +307,7 @@ impl Client {
         if identity.is_unscoped {
             tracing::warn!(
                 client = %identity,
-                "its certificate has no scopes and permits everything; issue one with scopes: `ccbench pki controller`"
+                "the client's certificate has no scopes, so it permits everything; issue one with scopes: `ccbench pki controller`"
             );
         }
         let certificate = Some(Arc::new(PeerCertificate::new(chain.to_vec())));

@@ -94,7 +94,7 @@ impl fmt::Display for MissingScope {
         if identity.withheld.has(*scope) {
             return write!(
                 f,
-                "{what} needs the scope `{scope}`, which the certificate of {identity} has, and this node permits to nobody; add it to \
+                "{what} needs the scope `{scope}`; the certificate of {identity} has it, but this node grants it to no client; add it to \
                  `--scope` of `ccbench-agent worker`"
             );
         }
@@ -102,7 +102,7 @@ impl fmt::Display for MissingScope {
         let has = if has.is_empty() { "none" } else { &has };
         write!(
             f,
-            "{what} needs the scope `{scope}`, and the certificate of {identity} has {has}; issue one that has it: `ccbench pki \
+            "{what} needs the scope `{scope}`, but the certificate of {identity} has {has}; issue one that has it: `ccbench pki \
              controller DIR {} --scope {}`",
             identity.name,
             identity.scopes.with(*scope)
@@ -137,7 +137,7 @@ impl<S> Authorized<S> {
 /// Returns the client that a request comes from.
 fn client_of(request: &Request<Body>, limit: Option<Scopes>) -> Result<ConnectionEnd, Status> {
     let Some(connection) = request.extensions().get::<ConnectionEnd>() else {
-        return Err(Status::internal("a request without its connection"));
+        return Err(Status::internal("the request has no connection (a bug in ccbench)"));
     };
     let Some(limit) = limit else { return Ok(connection.clone()) };
     let (identity, peer) = caller::of_request(request.headers(), limit)
@@ -186,7 +186,7 @@ where
         };
         let path = request.uri().path();
         let Some(rpc) = Rpc::of_path(path) else {
-            let why = "this agent has no such RPC; update the agent, or use the controller of its version";
+            let why = "this agent does not have this RPC; update the agent, or use a controller of the same version";
             let status = Status::unimplemented(why);
             self.audit.unknown_rpc(path, &status, &client);
             return refuse(status);
@@ -224,7 +224,7 @@ mod tests {
         let missing = alice(&[Scope::Run]).check(Scope::Bpf, || "[cc.mine]".into()).unwrap_err();
         assert_eq!(
             missing.to_string(),
-            "[cc.mine] needs the scope `bpf`, and the certificate of alice (serial 4a) has run; issue one that has it: \
+            "[cc.mine] needs the scope `bpf`, but the certificate of alice (serial 4a) has run; issue one that has it: \
              `ccbench pki controller DIR alice --scope run,bpf`"
         );
         let missing = alice(&[]).check(Scope::Read, || "x".into()).unwrap_err().to_string();
@@ -238,7 +238,7 @@ mod tests {
         let missing = limited.check(Scope::Bpf, || "[cc.mine]".into()).unwrap_err();
         assert_eq!(
             missing.to_string(),
-            "[cc.mine] needs the scope `bpf`, which the certificate of alice (serial 4a) has, and this node permits to nobody; add \
+            "[cc.mine] needs the scope `bpf`; the certificate of alice (serial 4a) has it, but this node grants it to no client; add \
              it to `--scope` of `ccbench-agent worker`"
         );
         let missing = limited.check(Scope::Module, || "x".into()).unwrap_err().to_string();

@@ -222,7 +222,7 @@ fn digest(text: &str) -> Result<String, DigestError> {
 /// A user was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "it is no user of this machine; `systemd-sysusers` makes `ccbench-front`, or give the number of a user"
+    "this machine has no such user; create `ccbench-front` with `systemd-sysusers`, or give a numeric user ID"
 )]
 pub struct UserError;
 

@@ -91,7 +91,7 @@ fn list(installed: &[String]) -> String {
 fn hint(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::ReadOnlyFilesystem => {
-            "; the service needs a drop-in with ReadWritePaths= of this folder (see the unit of the agent)"
+            "; add a drop-in with ReadWritePaths= for this folder to the service (see the agent's unit)"
         }
         _ => "",
     }
@@ -159,10 +159,10 @@ impl Boot {
         }
         match (self.reboot)() {
             Ok(()) => *begun = Some(entry.clone()),
-            Err(error) if is_begun => tracing::info!(%error, entry, "the reboot has begun already"),
+            Err(error) if is_begun => tracing::info!(%error, entry, "the reboot has already begun"),
             Err(error) => {
                 if let Err(left) = self.loader.select_once(begun.as_deref()) {
-                    tracing::error!(%left, entry, "the next boot is still into the selected kernel");
+                    tracing::error!(%left, entry, "could not undo the selection: the next boot still uses the selected kernel");
                 }
                 return Err(error);
             }

@@ -20,17 +20,17 @@ pub const KEY: &str = "ccbench-caller-bin";
 pub enum CallerError {
     /// The request does not come from a front.
     #[error(
-        "a request without its caller: this is the socket of a worker, which takes requests of `ccbench-agent front` only"
+        "the request does not name its caller; this is a worker's socket, which accepts only requests from `ccbench-agent front`"
     )]
     Missing,
     /// The metadata is not base64.
-    #[error("the caller of a request: it is not base64")]
+    #[error("the caller of the request is not base64")]
     Encoding,
     /// The metadata is some other message.
-    #[error("the caller of a request: {0}")]
+    #[error("decode the caller of the request: {0}")]
     Malformed(#[from] prost::DecodeError),
     /// An address is invalid.
-    #[error("the caller of a request: `{0}` is not an IP address")]
+    #[error("the caller's address `{0}` is not an IP address")]
     Address(String),
 }
 

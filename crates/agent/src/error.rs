@@ -40,8 +40,8 @@ pub enum AgentError {
     MissingScope(#[from] Box<MissingScope>),
     /// The agent's configuration does not permit a kernel module.
     #[error(
-        "{what} needs the kernel module {module}, and this agent may load {allowed} only; start it with `--allow-module {module}` in \
-         addition, or load the module by hand"
+        "{what} needs the kernel module {module}, but this agent may load only {allowed}; start it with an additional \
+         `--allow-module {module}`, or load the module by hand"
     )]
     ModuleNotAllowed {
         /// "flow NAME", "congestion control NAME" ...
@@ -63,7 +63,7 @@ pub enum AgentError {
         running: String,
     },
     /// Changes of an earlier trial are still in place.
-    #[error("this node is not as it was found: {}", .left.join("; "))]
+    #[error("changes to this node could not be undone: {}", .left.join("; "))]
     NotUndone {
         /// What could not be undone, each with its reason.
         left: Vec<String>,
@@ -106,7 +106,7 @@ pub enum AgentError {
         source: ShaperError,
     },
     /// Segmentation offloads could not be switched off.
-    #[error("switch offloads off on {dev}: {source}")]
+    #[error("switch off the offloads of {dev}: {source}")]
     Offloads {
         /// The interface.
         dev: String,
@@ -131,7 +131,7 @@ pub enum AgentError {
     Cc(#[from] LoadError),
     /// iperf3 is not installed.
     #[error(
-        "run iperf3: {source}; install it on this node (apt install iperf3), on the PATH of the agent"
+        "run iperf3: {source}; install it on this node (apt install iperf3), in a directory of the agent's PATH"
     )]
     NoIperf3 {
         /// Why it did not start.
@@ -232,7 +232,7 @@ pub enum ListenError {
 }
 
 fn occupied(listener: Option<&str>) -> String {
-    listener.map_or(String::new(), |process| format!("; {process} listens there: end it"))
+    listener.map_or(String::new(), |process| format!("; {process} listens there: end that process"))
 }
 
 /// Returns the error's message, followed by causes that it leaves out, as errors of tonic do.

@@ -365,7 +365,7 @@ impl Executor {
         if action == Action::Undo {
             let outcome = self.undo().await;
             if !outcome.failed.is_empty() {
-                tracing::error!(failed = ?outcome.failed, "a failed Prepare left something");
+                tracing::error!(failed = ?outcome.failed, "could not undo all changes of a failed Prepare");
             }
         } else {
             let lease_ms = request.lease_ms.max(MIN_LEASE_MS);
@@ -465,7 +465,7 @@ impl Executor {
     fn keep_awake(&self, out: &Outbox) -> Option<Box<dyn Send>> {
         let (kind, message, awake) = match self.parts.interfaces.keep_awake() {
             Ok(awake) => {
-                let message = "no CPU halts during this trial".to_owned();
+                let message = "CPUs are kept from halting during this trial".to_owned();
                 (Kind::KeepAwake(NoData {}), message, Some(awake))
             }
             Err(error) => (Kind::KeepAwakeError(NoData {}), error.to_string(), None),
@@ -498,7 +498,7 @@ impl Executor {
                 );
             }
             if finished.broken {
-                emit_error("samples", "the thread panicked: samples and links ended there");
+                emit_error("samples", "the thread panicked: sampling stopped, links were removed");
             }
             let counts = self.trial.attached.counts().into_iter().chain(self.trial.ecn.counts());
             for event in counts.chain(self.trial.cc.losses()) {
@@ -507,7 +507,7 @@ impl Executor {
             running.out.done(finished.late, finished.missed);
         }
         if let Err(error) = self.step(Command::RunDone) {
-            tracing::error!(%error, "end of a trial");
+            tracing::error!(%error, "could not end the trial");
         }
         self.lease_end_ns = Some(clock::boottime_ns() + self.after_run_ns);
     }
@@ -521,7 +521,7 @@ impl Executor {
         match self.step(Command::Lost) {
             Ok(Action::Undo) => drop(self.undo().await),
             Ok(_) => self.lease_end_ns = None,
-            Err(error) => tracing::error!(%error, "loss of the controller"),
+            Err(error) => tracing::error!(%error, "could not handle the loss of the controller"),
         }
     }
 

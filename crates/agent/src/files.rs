@@ -53,7 +53,7 @@ impl Files {
             let permit = Arc::clone(&self.room).try_acquire_many_owned(kib).map_err(|_| {
                 let limit_mib = wire::FILES_LIMIT >> 20;
                 Status::resource_exhausted(format!(
-                    "this node holds {limit_mib} MiB of files at most, of all controllers; use shorter traces"
+                    "this node holds at most {limit_mib} MiB of files for all controllers together; use shorter traces"
                 ))
             })?;
             room.push(permit);

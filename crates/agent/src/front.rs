@@ -50,7 +50,7 @@ impl FrontService {
         request: Request<T>,
     ) -> Result<(AgentClient<Channel>, Request<T>), Status> {
         let Some(controller) = request.extensions().get::<ConnectionEnd>().cloned() else {
-            return Err(Status::internal("a request without its connection"));
+            return Err(Status::internal("the request has no connection (a bug in ccbench)"));
         };
         let channel = self.upstream(&controller).await?;
         let worker = AgentClient::new(channel).max_decoding_message_size(wire::MESSAGE_LIMIT);

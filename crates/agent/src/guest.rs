@@ -140,7 +140,8 @@ async fn conduct(
             }
             Ok(None) => break,
             Err(_) => {
-                let reason = "still silent long after the trial's end".to_owned();
+                let reason =
+                    "the nodes' streams are still open long after the trial's end".to_owned();
                 let node = String::new();
                 return Ok(Some(Failure { node, step: LabStep::Run, reason, impossible: false }));
             }
@@ -214,7 +215,7 @@ enum BuildError {
     #[error("the testbed ended before it was ready")]
     Ended,
     /// Its first line cannot be parsed.
-    #[error("unreadable answer {line:?}: {source}")]
+    #[error("the testbed's answer {line:?} cannot be parsed: {source}")]
     Answer {
         /// The line.
         line: String,

@@ -201,7 +201,7 @@ impl<T: Serialize + DeserializeOwned> Saved<T> {
         if !same {
             tracing::warn!(
                 dev,
-                "it is another interface than the one that was changed: left alone"
+                "another interface of this name replaced the one that was changed; it is left alone"
             );
         }
         Ok(same)

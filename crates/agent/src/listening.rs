@@ -42,7 +42,7 @@ pub fn occupant(address: IpAddr, port: u16) -> Option<String> {
     let taken = |l: &Listener| l.address.is_unspecified() || l.address == address;
     let listener = listeners(port).into_iter().find(taken)?;
     let who =
-        owner(listener.inode).unwrap_or_else(|| "of a process that cannot be seen".to_owned());
+        owner(listener.inode).unwrap_or_else(|| "a process that is not visible here".to_owned());
     Some(format!("{} ({who})", std::net::SocketAddr::new(listener.address, port)))
 }
 

@@ -29,7 +29,9 @@ pub fn listen(path: &Path, owner: Option<u32>) -> Result<UnixListener, AgentErro
         |reason: String| AgentError::Listen { address: format!("unix:{}", path.display()), reason };
     if path.exists() {
         if UnixStream::connect(path).is_ok() {
-            return Err(refused("another agent listens there".to_owned()));
+            return Err(refused(
+                "another agent listens there; end it, or choose another path".to_owned(),
+            ));
         }
         std::fs::remove_file(path).map_err(|e| refused(format!("remove the old socket: {e}")))?;
     }
@@ -62,7 +64,7 @@ pub fn inherited() -> Result<UnixListener, AgentError> {
     let is_ours = socket.is_listener().is_ok_and(|listens| listens)
         && socket.domain().is_ok_and(|domain| domain == Domain::UNIX);
     if !is_ours {
-        let reason = "it is no listening Unix socket; set StandardInput=socket in the unit, and Accept=no in its socket unit";
+        let reason = "it is not a listening Unix socket; set StandardInput=socket in the unit, and Accept=no in its socket unit";
         return Err(refused(reason.to_owned()));
     }
     let listener = stdin.as_fd().try_clone_to_owned().map_err(failed)?;

@@ -195,7 +195,7 @@ fn run_clean(args: &CleanArgs) -> Result<u8, CleanError> {
         writeln!(out, "removed: {} (its testbed has ended)", dir.display())?;
     }
     for dir in &swept.emptied {
-        writeln!(out, "kept: {} (its testbed has ended; other files are in it)", dir.display())?;
+        writeln!(out, "kept: {} (its testbed has ended; it contains other files)", dir.display())?;
     }
     drop(out);
     let cleaned = clean::clean(root)?;
@@ -211,7 +211,7 @@ fn print_state_dirs(cleaned: &clean::Cleaned) -> io::Result<()> {
     }
     for (dir, files) in &cleaned.kept {
         let dir = dir.display();
-        write!(out, "kept: {dir} (its agent has ended; it has {}", files.join(", "))?;
+        write!(out, "kept: {dir} (its agent has ended; it contains {}", files.join(", "))?;
         if undo::have_journal(files) {
             write!(out, "; `ccbench-agent undo --state-dir {dir}` undoes its changes")?;
         }

@@ -12,9 +12,8 @@ use crate::undo::{JournalError, Step, Undo};
 
 /// A file of every control group except the machine's root.
 const NOT_ROOT: &str = "cgroup.type";
-const HINT: &str = "run the agent outside of limits, or in its unit set Delegate=yes and \
-    DelegateSubgroup=agent (systemd 254 or later), without ProtectControlGroups=, MemoryMax=, CPUQuota= and \
-    IPAddressDeny=";
+const HINT: &str = "run the agent in a control group without limits, or set Delegate=yes and DelegateSubgroup=agent (systemd 254 or \
+    later) in its unit and remove ProtectControlGroups=, MemoryMax=, CPUQuota= and IPAddressDeny= from it";
 
 /// Where the traffic of this agent runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -111,7 +110,9 @@ fn place_with(
             Err(error) => placed.notes.push(shared(&error.to_string())),
         },
         (Choice::NoParent | Choice::Sibling, _) => {
-            placed.notes.push(shared("its parent is outside of this cgroup namespace"));
+            placed.notes.push(shared(
+                "the parent of this group is outside of the agent's cgroup namespace",
+            ));
         }
     }
     let above = folder.ancestors().skip(1).take_while(|folder| folder.starts_with(top));

@@ -77,7 +77,7 @@ pub async fn worker(
 ) -> Result<(), AgentError> {
     if launch::is_traffic_user(args.front_user) {
         let reason = format!(
-            "traffic runs as user {}, too, and receives data from the experiment network: give the front a user of its own, \
+            "traffic, which receives data from the experiment network, also runs as user {}; give the front a user of its own, \
              `ccbench-front`",
             args.front_user
         );
@@ -128,7 +128,7 @@ pub async fn front(args: &FrontArgs, shutdown: impl Future<Output = ()>) -> Resu
             let address = format!("unix:{}", path.display());
             return Err(refused(
                 address,
-                "a front listens on tcp:HOST:PORT; on a path use `serve`",
+                "a front listens on tcp:HOST:PORT; to listen on a path, use `ccbench-agent serve`",
             ));
         }
     };
@@ -205,7 +205,7 @@ impl Node {
         // Must follow the restored settings: a namespace's default congestion control pins its module.
         let left = crate::sockets::journal::sweep();
         if left != undo::Outcome::default() {
-            tracing::warn!(undone = ?left.undone, failed = ?left.failed, "congestion controls that a dead agent left");
+            tracing::warn!(undone = ?left.undone, failed = ?left.failed, "undoing the congestion controls of a dead agent");
         }
         audit.undone(&left);
         // A testbed is started by hand, outside any service.
@@ -319,8 +319,8 @@ async fn serve_tcp<S: Agent>(
             found => format!(" ({})", found.join(" ")),
         };
         tracing::warn!(
-            "tcp:{bound} is reachable at every address of this node, the experiment network's too{open}; listen on the \
-             control network's address only"
+            "tcp:{bound} is reachable at every address of this node{open}, also from the experiment network; listen only on \
+             the address of the control network"
         );
     }
     notify::ready();
@@ -388,13 +388,13 @@ fn state(args: &MachineArgs, netns: Option<&Path>) -> Result<State, AgentError> 
     undo.set_audit(audit.clone());
     audit.undone(&left);
     if !left.undone.is_empty() {
-        tracing::info!(undone = ?left.undone, "undid what a dead agent left");
+        tracing::info!(undone = ?left.undone, "undid the changes of a dead agent");
     }
     if !left.dropped.is_empty() {
-        tracing::warn!(dropped = ?left.dropped, "a dead agent left what has nothing to undo");
+        tracing::warn!(dropped = ?left.dropped, "dropped changes of a dead agent; nothing is left to undo");
     }
     if !left.failed.is_empty() {
-        tracing::error!(failed = ?left.failed, "could not undo all that a dead agent left: no trial runs here until it is");
+        tracing::error!(failed = ?left.failed, "could not undo all changes of a dead agent; no trial runs here until they are undone");
     }
     let generation_file = Some(dir.join("generation"));
     Ok(State { undo, generation_file, audit, _lock: Some(lock) })

@@ -50,7 +50,7 @@ impl wire::agent_server::Agent for AgentService {
         let mut info = describe::describe(&self.generators, &self.notes).await;
         let NodeStatus { generation, last_run_id, not_undone } = self.executor.status();
         (info.generation, info.last_run_id) = (generation, last_run_id);
-        let note = |left| format!("takes no trial, not undone: {left}");
+        let note = |left| format!("takes no trial until this change is undone: {left}");
         info.notes.extend(not_undone.into_iter().map(note));
         let client = request.extensions().get::<ConnectionEnd>();
         if client.is_some_and(|client| client.identity().is_unscoped) {
@@ -74,7 +74,7 @@ impl wire::agent_server::Agent for AgentService {
         request: Request<tonic::Streaming<wire::FileChunk>>,
     ) -> Result<Response<wire::PutFileReply>, Status> {
         let Some(connection) = request.extensions().get::<ConnectionEnd>().cloned() else {
-            return Err(Status::internal("a request without its connection"));
+            return Err(Status::internal("the request has no connection (a bug in ccbench)"));
         };
         let sha256 = self.files.receive(request.into_inner(), connection).await?;
         Ok(Response::new(wire::PutFileReply { sha256 }))

@@ -155,7 +155,7 @@ pub enum Refused {
     #[error("nothing is prepared on this node (its lease may have ended); Prepare first")]
     NotPrepared,
     /// A Run of a trial other than the prepared one.
-    #[error("epoch {given} is not prepared on this node: {holder} is")]
+    #[error("this node has prepared {holder}, not epoch {given}")]
     OtherTrial {
         /// The epoch in the request.
         given: u64,

@@ -133,7 +133,7 @@ pub fn write(name: &str, value: &str) -> Result<(), SysctlError> {
         op: "set",
         name: name.to_owned(),
         value: format!(" = {value}"),
-        source: io::Error::other(format!("the kernel made it `{now}`")),
+        source: io::Error::other(format!("the kernel set `{now}` instead")),
         hint: String::new(),
     })
 }
@@ -152,7 +152,9 @@ fn check_default_cc(value: &str, allowed: &str) -> Result<(), SysctlError> {
         name: DEFAULT_CC.to_owned(),
         value: format!(" = {value}"),
         source: io::ErrorKind::PermissionDenied.into(),
-        hint: format!("; add it to {ALLOWED_CC} (now: {allowed}) outside of any namespace first"),
+        hint: format!(
+            "; first add it to {ALLOWED_CC} (now: {allowed}) in the initial network namespace"
+        ),
     })
 }
 

@@ -72,7 +72,7 @@ async fn every_rpc_by_every_client(mode: Mode) {
             assert_eq!(agent.call(client.clone(), &rpc).await, expected, "{rpc}: {name}");
         }
     }
-    assert!(agent.log().contains("its certificate has no scopes"), "{}", agent.log());
+    assert!(agent.log().contains("the client's certificate has no scopes"), "{}", agent.log());
 }
 
 #[tokio::test]

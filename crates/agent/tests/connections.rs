@@ -100,7 +100,8 @@ async fn other_users_do_not_connect_on_loopback() {
     // An HTTP/2 server starts with a SETTINGS frame.
     assert_eq!((received("0").as_str(), received(OTHER).as_str()), ("1", "0"));
     let log = || std::fs::read_to_string(dir.path().join("audit.ndjson")).unwrap_or_default();
-    let refused = || log().contains("it is of user 12345; only root and user 0 may connect");
+    let refused =
+        || log().contains("the client runs as user 12345; only root and user 0 may connect");
     wait_for("the refused connection in the audit log", refused).await;
     agent.kill().unwrap();
     agent.wait().unwrap();
@@ -262,7 +263,7 @@ async fn silent_connections_keep_nobody_out_and_are_closed() {
         assert!(end.map_or_else(reset, |read| read == 0), "it is still open");
     }
     // The agent logs a connection after it has closed it.
-    for line in ["others wait", "refused more connections"] {
+    for line in ["newer connections are waiting", "refused more connections"] {
         wait_for(line, || agent.log().contains(line)).await;
     }
 }
@@ -310,7 +311,7 @@ async fn a_client_with_many_connections_keeps_nobody_out() {
         open.push(client);
     }
     assert!(agent.ask(Some(copy(&greedy))).await.is_err(), "one more than the limit");
-    wait_for("the reason", || agent.log().contains("the limit of a certificate")).await;
+    wait_for("the reason", || agent.log().contains("connections per certificate")).await;
     agent.ask(Some(files("other"))).await.unwrap();
     drop(open);
 }

@@ -136,7 +136,7 @@ async fn a_worker_checks_the_caller_of_each_request() {
     let mut worker = AgentClient::new(agent.connect_to_worker().await);
     let nobodys = worker.describe(wire::DescribeRequest {}).await.unwrap_err();
     assert_eq!(nobodys.code(), Code::Unauthenticated);
-    assert!(nobodys.message().contains("`ccbench-agent front` only"), "{nobodys:?}");
+    assert!(nobodys.message().contains("only requests from `ccbench-agent front`"), "{nobodys:?}");
     let reset = |scopes| for_caller(wire::ResetRequest::default(), "alice", scopes);
     let refused = worker.reset(reset(&[Scope::Read])).await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);
@@ -238,8 +238,11 @@ async fn only_the_fronts_user_connects_to_a_worker() {
     };
     // An HTTP/2 server starts with a SETTINGS frame.
     assert_eq!((received("0").as_str(), received(OTHER).as_str()), ("1", "0"));
-    let refused =
-        || agent.worker_log().contains("it is of user 12345; only root and user 0 may connect");
+    let refused = || {
+        agent
+            .worker_log()
+            .contains("the client runs as user 12345; only root and user 0 may connect")
+    };
     wait_for("the refused connection", refused).await;
 }
 
@@ -254,7 +257,7 @@ fn a_front_needs_certificates_and_a_network() {
         String::from_utf8(output.stderr).unwrap()
     };
     assert!(front("tcp:127.0.0.1:0").contains("a front needs --tls-cert"));
-    assert!(front("unix:/x").contains("on a path use `serve`"));
+    assert!(front("unix:/x").contains("to listen on a path, use `ccbench-agent serve`"));
 }
 
 /// Otherwise, a vulnerability in iperf3 would give access to the front.
@@ -271,7 +274,7 @@ fn a_front_is_not_the_user_of_traffic() {
     let output = command.output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("traffic runs as user 12345, too"), "{stderr}");
+    assert!(stderr.contains("also runs as user 12345"), "{stderr}");
     assert!(!dir.path().join("state").exists(), "nothing was made");
 }
 

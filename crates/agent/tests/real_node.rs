@@ -461,7 +461,7 @@ async fn what_cannot_be_undone_is_reported_and_blocks_the_next_trial() {
     let reply = client.reset(wire::ResetRequest::default()).await.unwrap().into_inner();
     assert!(reply.failed.iter().any(|left| left.contains("offloads of v0")), "{reply:?}");
     let refused = client.prepare(prepare(PAIR_PLAN, "one", 2)).await.unwrap_err();
-    for part in ["not as it was found", "offloads of v0", "open files"] {
+    for part in ["changes to this node could not be undone", "offloads of v0", "open files"] {
         assert!(refused.message().contains(part), "no `{part}`: {refused:?}");
     }
     limit_descriptors(agent.child.id(), usual);

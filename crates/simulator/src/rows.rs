@@ -82,7 +82,7 @@ impl<'a> Rows<'a> {
 
     /// Reports that the end of the trial cut off a connection or a fetch.
     pub fn probe_unfinished(&mut self, now_ns: u64, node: &str, probe: &str) {
-        let why = "the trial ended before its last 1 did: no row, neither measured nor lost";
+        let why = "unfinished measurements at the end of the trial: 1; they have no row and count neither as measured nor as lost";
         self.event(now_ns, node, Kind::ProbeUnfinished(NoData {}), probe, why);
     }
 

@@ -199,7 +199,7 @@ fn fetches_follow_each_other_on_new_connections() {
         let end_ns = two[0].at_ns + (two[0].total_us.unwrap() * 1e3).round() as u64;
         assert_eq!(two[1].at_ns, end_ns);
     }
-    let why = "the trial ended before its last 1 did: no row, neither measured nor lost";
+    let why = "unfinished measurements at the end of the trial: 1; they have no row and count neither as measured nor as lost";
     assert_eq!(unfinished(&all), [why]);
 }
 

@@ -50,7 +50,7 @@ impl Connection {
         }
         // For the next call: a completed future must not be polled again.
         self.rejection = Box::pin(std::future::ready(()));
-        let why = "the client's certificate is no longer accepted, or its worker is gone";
+        let why = "the client's certificate is no longer accepted, or the worker is gone";
         Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
     }
 }

@@ -40,14 +40,14 @@ impl BootLoader for Grub {
         let config = std::fs::read_to_string(&path);
         let config = config.map_err(file("read", &path))?;
         if !config.contains(NEXT_ENTRY) {
-            let reason = "it does not read `next_entry`, so GRUB cannot boot another entry once; write it with `update-grub` \
+            let reason = "it does not read `next_entry`, so GRUB cannot boot another entry once; regenerate it with `update-grub` \
                           (grub-mkconfig)";
             return Err(BootError::Config { path, reason });
         }
         let found = entries(&config);
         if found.is_empty() && config.contains("blscfg") {
-            let reason = "its entries are files of the Boot Loader Specification (`blscfg`), which are not read; set \
-                          `GRUB_ENABLE_BLSCFG=false` in /etc/default/grub, and write it with `grub2-mkconfig`";
+            let reason = "its entries are Boot Loader Specification files (`blscfg`), which ccbench does not read; set \
+                          `GRUB_ENABLE_BLSCFG=false` in /etc/default/grub, and regenerate it with `grub2-mkconfig`";
             return Err(BootError::Config { path, reason });
         }
         entry_of(found, release, self.name())
@@ -57,7 +57,7 @@ impl BootLoader for Grub {
         let path = self.folder.join("grubenv");
         let block = std::fs::read(&path).map_err(file("read", &path))?;
         let Some(changed) = with_variable(&block, NEXT_ENTRY, entry) else {
-            let reason = "it is not an environment block of GRUB, or it is full; make it again with `grub-editenv - create`";
+            let reason = "it is not a GRUB environment block, or the block is full; create a new one with `grub-editenv - create`";
             return Err(BootError::Config { path, reason });
         };
         // Written in place: GRUB rewrites the file's disk blocks when it clears the variable.

@@ -29,7 +29,7 @@ pub fn watch(task: &NodeTask, open: OpenAcks) -> (Option<Box<dyn AckSource>>, Op
         return (None, None);
     }
     let opened = ccbench_shaper::bpf::netns_cookie()
-        .map_err(|e| format!("cookie of this network namespace (Linux 5.14 or newer): {e}"))
+        .map_err(|e| format!("read the cookie of this network namespace (needs Linux 5.14): {e}"))
         .and_then(|netns_cookie| {
             let watch = Watch { flows: &flows, acks: task.sample.acks, netns_cookie };
             open(&watch).map_err(|e| e.to_string())
@@ -40,7 +40,7 @@ pub fn watch(task: &NodeTask, open: OpenAcks) -> (Option<Box<dyn AckSource>>, Op
             (Some(source), Some(notice))
         }
         Err(why) => {
-            let why = format!("no rows in `acks` and `tcp_events`, samples are polled: {why}");
+            let why = format!("no rows in `acks` and `tcp_events`, and samples are polled: {why}");
             (None, Some(event(Kind::AcksOff(NoData {}), "sockets", why)))
         }
     }
@@ -64,7 +64,7 @@ impl AckRemainder {
     /// Sends the last rows, then the counts, which include the rows that could not be sent.
     pub async fn send(self, out: &Outbox) {
         let Some(mut source) = self.source else {
-            let why = "the thread panicked: rows of acknowledgements ended there";
+            let why = "the thread panicked (a bug in ccbench): later rows of acknowledgements are missing";
             return out.event(Kind::AgentError(NoData {}), "acks", why).await;
         };
         for row in self.rows {
@@ -91,7 +91,7 @@ impl AckThread {
         let thread = std::thread::Builder::new()
             .name("acks".to_owned())
             .spawn(move || work(source, &out, &stopped))
-            .map_err(AgentError::system("start the thread of acknowledgements"))?;
+            .map_err(AgentError::system("start the acknowledgement thread"))?;
         Ok(Self { stop, thread })
     }
 

@@ -52,8 +52,7 @@ impl Executor {
             return Ok(());
         };
         if let Some(client) = controller.map(ConnectionEnd::identity) {
-            client
-                .check(Scope::Reboot, || format!("kernel {release}, for which it is rebooted,"))?;
+            client.check(Scope::Reboot, || format!("rebooting into kernel {release}"))?;
         }
         self.boot(release)?.loader.entry(release)?;
         Ok(())
@@ -67,7 +66,7 @@ impl Executor {
     ) -> Result<wire::RebootReply, AgentError> {
         let wire::RebootRequest { run_id, kernel_release, generation, boot_id } = request.clone();
         if kernel_release.is_empty() {
-            let reason = "is empty; write what `uname -r` prints".to_owned();
+            let reason = "it is empty; give a release as `uname -r` prints it".to_owned();
             return Err(AgentError::Request { field: "kernel_release", reason });
         }
         // A client that may prepare a trial now may also reboot.

@@ -74,8 +74,8 @@ impl Captures {
         };
         let caveat = |running: &Running| {
             let message = format!(
-                "{} has a userspace link, whose egress is not captured: only received packets are in the \
-                 files; capture at the next node for the rest",
+                "{} has a userspace link, so packets that it sends are not captured and the files contain only received \
+                 packets; to capture the sent ones, capture at the next node",
                 running.dev
             );
             event(Kind::CaptureCaveat(NoData {}), &running.name, message)
@@ -119,13 +119,13 @@ impl Stopped {
 #[derive(Debug, thiserror::Error)]
 enum SendError {
     /// An earlier file timed out.
-    #[error("it is missing: the controller accepted no more data")]
+    #[error("missing: the controller accepted no more data")]
     Skipped,
     /// The file cannot be read.
-    #[error("it is truncated: read it: {0}")]
+    #[error("truncated: the file cannot be read: {0}")]
     Read(std::io::Error),
     /// The controller is too slow.
-    #[error("it is truncated: the controller did not accept it in time")]
+    #[error("truncated: the controller did not accept it in time")]
     Timeout,
 }
 
@@ -154,8 +154,9 @@ async fn send_file(
 
 async fn emit_counts(name: &str, captured: &Captured, out: &Outbox) {
     let Captured { packets, dropped, left_out, overwritten, .. } = captured;
-    let message =
-        format!("{packets} packets, {dropped} dropped, {left_out} after the file was full");
+    let message = format!(
+        "{packets} packets captured, {dropped} dropped, {left_out} left out because the file was full"
+    );
     let data = event::Capture {
         packets: *packets,
         dropped: Some(*dropped),

@@ -14,7 +14,7 @@ pub(super) fn read(file: &Path) -> (u64, String) {
         Ok(generation) => (generation, run_id.to_owned()),
         Err(_) => {
             if !text.is_empty() {
-                tracing::warn!(file = %file.display(), "has no generation: the node counts from 0 again");
+                tracing::warn!(file = %file.display(), "the file contains no generation; the node counts from 0 again");
             }
             Default::default()
         }

@@ -97,7 +97,7 @@ fn task_with(
         Ok(ip) => Ok((name.clone(), ip)),
         Err(_) => Err(AgentError::Request {
             field: "addresses",
-            reason: format!("`{text}`, of node {name}, is not an IP address"),
+            reason: format!("`{text}`, the address of node {name}, is not an IP address"),
         }),
     };
     let context = TrialContext {
@@ -128,7 +128,8 @@ fn traces(
         };
         let found = digest_bytes(bytes);
         if let Some(wanted) = used.sha256.as_ref().filter(|wanted| **wanted != found) {
-            let reason = format!("the trace `{file}` has sha256 {found}, the plan has {wanted}");
+            let reason =
+                format!("the trace `{file}` has sha256 {found}, but the plan expects {wanted}");
             return Err(wrong(reason));
         }
         let trace = trace::parse(file, bytes)

@@ -198,7 +198,7 @@ pub fn trouble(ran: &FlowRun<'_>, end: &FlowEnd, report: &Report, killed: bool) 
         let short = (ran.stop_at_ns() - ran.ended_at_ns) as f64 / 1e9;
         return Some(format!("{process} ended {short:.1} s early{stderr}"));
     }
-    end.cut.then(|| format!("{process} wrote more than is kept: rows are missing"))
+    end.cut.then(|| format!("{process} wrote more output than the agent keeps: rows are missing"))
 }
 
 #[cfg(test)]

@@ -124,14 +124,14 @@ async fn measure(probe: &ProbeTask, stage: &Stage, end_at_ns: u64) -> std::io::R
             // The receiver may have given up.
             let _ = sender.send(under_way);
         })?;
-        let under_way = done.await.map_err(|_| std::io::Error::other("its thread died"))??;
+        let under_way = done.await.map_err(|_| std::io::Error::other("its thread panicked"))??;
         usize::from(under_way)
     } else {
         ping::probe(probe, stage.start_at_ns, end_at_ns, &mut emit).await?
     };
     if left > 0 {
         let message = format!(
-            "the trial ended before its last {left} did: no row, neither measured nor lost"
+            "unfinished measurements at the end of the trial: {left}; they have no row and count neither as measured nor as lost"
         );
         stage.out.event(Kind::ProbeUnfinished(NoData {}), &probe.id, message).await;
     }

@@ -81,7 +81,7 @@ fn check_host_network(
     let check = |what: &dyn Fn() -> String| client.check(Scope::HostNet, what);
     if interfaces.is_host_namespace() {
         if let Some((name, _)) = task.sysctls.first() {
-            check(&|| format!("sysctl {name} of the machine"))?;
+            check(&|| format!("setting the machine's sysctl {name}"))?;
         }
         if let Some((flow, cc)) = flow_with_ecn(task) {
             check(&|| {
@@ -118,7 +118,7 @@ fn check_host_network(
         {
             check(&|| {
                 format!(
-                    "switching off the offloads of {dev}, an interface of the machine, (`offloads = true` keeps them)"
+                    "switching off the offloads of {dev}, an interface of the machine (`offloads = true` keeps them),"
                 )
             })?;
         }

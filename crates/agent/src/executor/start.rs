@@ -20,7 +20,7 @@ pub(super) fn check_start(start_at_ns: u64, now_ns: u64) -> Result<(), AgentErro
     Err(AgentError::Request {
         field: "start_at_ns",
         reason: format!(
-            "{off_s:.3} s from now on this node's CLOCK_MONOTONIC; ask Clock for it, and start within \
+            "it is {off_s:.3} s from now on this node's CLOCK_MONOTONIC; read this clock with the RPC Clock, and start between \
              1 s before and 10 min after now"
         ),
     })

@@ -346,7 +346,7 @@ async fn a_trace_must_be_present_and_match_its_digest() {
     assert!(error.contains("files: the trace `a.csv`: line 1"), "{error}");
     let file = [("a.csv", "10,1\n5,1\n")];
     let other = plan.replace("a.csv\"", &format!("a.csv\", sha256 = \"{}\"", "0".repeat(64)));
-    assert!(refused(&other, &file).contains("the plan has 0000"));
+    assert!(refused(&other, &file).contains("the plan expects 0000"));
     let task = prepare::task_of(&request(&plan, &file)).unwrap();
     let replay = task.links[0].config.trace.as_ref().unwrap();
     assert_eq!((replay.plan.file.as_str(), replay.trace.rows()), ("a.csv", 2));

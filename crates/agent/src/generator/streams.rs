@@ -63,12 +63,12 @@ pub(super) fn connect(
         bind(&socket, &local).map_err(GenerateError::system(format!("bind to {local}")))?;
         // On Linux, the send timeout also limits `connect`.
         sockopt::set_socket_timeout(&socket, Timeout::Send, Some(CONNECT_LIMIT))
-            .map_err(GenerateError::system("limit the time of connecting"))?;
+            .map_err(GenerateError::system("set the connect timeout"))?;
         connect_socket(&socket, &server)
             .map_err(|error| if error == Errno::INPROGRESS { Errno::TIMEDOUT } else { error })
             .map_err(GenerateError::system(format!("unable to connect to {server}")))?;
         sockopt::set_socket_timeout(&socket, Timeout::Send, None)
-            .map_err(GenerateError::system("lift the limit of connecting"))?;
+            .map_err(GenerateError::system("clear the connect timeout"))?;
         connections.push(Connection::new(socket)?);
     }
     Ok(Some(connections))

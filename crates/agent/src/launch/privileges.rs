@@ -37,7 +37,7 @@ pub struct Identity {
 /// Why a text does not name a user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{text}` is no user: give the name of a user of this machine, UID or UID:GID, but not root"
+    "`{text}` is not a user; give the name of a user of this machine, a UID or UID:GID, but not root"
 )]
 pub struct IdentityError {
     text: String,

@@ -123,7 +123,7 @@ fn measure(
         let found = found?;
         let alike = |address: &SocketAddr| address.is_ipv4() == task.to_ip.is_ipv4();
         to = found.into_iter().find(alike).ok_or_else(|| {
-            Failed::Because(format!("{host} has no address of the kind of {}", task.to_ip))
+            Failed::Because(format!("{host} has no address of the same family as {}", task.to_ip))
         })?;
     }
     let because = |what: &str| {

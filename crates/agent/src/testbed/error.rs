@@ -17,7 +17,7 @@ pub enum TestbedError {
     NothingToBuild,
     /// The path of a socket is longer than the kernel accepts.
     #[error(
-        "the socket path {path} has {length} bytes, the kernel takes 107; use a shorter run directory (CCBENCH_STATE)"
+        "the socket path {path} has {length} bytes, but the kernel takes 107 at most; use a shorter run directory (CCBENCH_STATE)"
     )]
     SocketPath {
         /// The path.
@@ -92,7 +92,7 @@ pub enum TestbedError {
         log: PathBuf,
     },
     /// The controller went away, or a signal asked to stop, before the testbed was ready.
-    #[error("stopped before it was ready")]
+    #[error("the testbed was stopped before it was ready")]
     Stopped,
     /// Another system operation failed.
     #[error("{operation}: {source}")]

@@ -98,7 +98,7 @@ impl Netns {
 fn explained(errno: Errno) -> io::Error {
     match errno {
         Errno::ENOSPC => io::Error::other(
-            "there are too many of them; end other testbeds or raise user.max_net_namespaces",
+            "there are too many network namespaces; end other testbeds or raise user.max_net_namespaces",
         ),
         other => other.into(),
     }

@@ -84,8 +84,8 @@ impl UnreadableLine {
         let (path, number) = (path.display(), self.number);
         if self.intact {
             return format!(
-                "{path}: line {number} is of another version of ccbench-agent: run `ccbench-agent undo --state-dir {dir}` of \
-                 that version"
+                "{path}: line {number} was written by another version of ccbench-agent: run `ccbench-agent undo --state-dir \
+                 {dir}` of that version"
             );
         }
         format!(
@@ -240,7 +240,7 @@ fn read(bytes: &[u8], boot_id: &str) -> Found {
         }
     }
     if earlier > 0 {
-        tracing::info!(earlier, "left alone what an earlier boot did");
+        tracing::info!(earlier, "ignored the steps of an earlier boot");
     }
     found
 }

@@ -49,7 +49,7 @@ pub(super) enum NotEntered {
     Gone(Namespace),
     /// The namespace is not found, but this process does not see everything.
     #[error(
-        "it was changed in {netns}, which is not found, and may still exist ({why}): run `ccbench-agent undo` for this state directory \
+        "it was changed in {netns}, which was not found but may still exist ({why}): run `ccbench-agent undo` for this state directory \
          as root, outside of services and containers; if that does not find it and you know that it is gone, add --discard-unreachable"
     )]
     Hidden {
@@ -68,8 +68,8 @@ pub(super) enum NotEntered {
     },
     /// The kernel refused to enter the namespace.
     #[error(
-        "it was changed in {netns}; enter that by {path}: {source}; run `ccbench-agent undo` for this state directory as root, or, after \
-         you have restored the namespace by hand, with --discard-unreachable"
+        "it was changed in {netns}, which cannot be entered through {path}: {source}; run `ccbench-agent undo` for this state directory \
+         as root, or, after you have restored the namespace by hand, with --discard-unreachable"
     )]
     Refused {
         /// The namespace.
@@ -89,8 +89,9 @@ impl NotEntered {
             Self::Hidden { netns, why } => Some(format!("{netns} is not found ({why})")),
             Self::Refused { netns, path, source } => {
                 let is_root = || rustix::process::geteuid().is_root();
-                is_lasting(source, is_root)
-                    .then(|| format!("{netns} cannot be entered by {}: {source}", path.display()))
+                is_lasting(source, is_root).then(|| {
+                    format!("{netns} cannot be entered through {}: {source}", path.display())
+                })
             }
             Self::Gone(_) | Self::Other { .. } => None,
         }

@@ -128,7 +128,7 @@ fn steps_of_another_version_stay() {
         set_text(&dir, &seal(&object));
         let (calls, outcome) = next_start(&dir);
         assert_eq!(calls, Vec::<String>::new(), "{object}");
-        assert!(outcome.failed[0].contains("line 1 is of another version"), "{outcome:?}");
+        assert!(outcome.failed[0].contains("line 1 was written by another version"), "{outcome:?}");
         assert_eq!(text(&dir), seal(&object));
     }
 }
