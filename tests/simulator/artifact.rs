@@ -61,7 +61,11 @@ fn a_rerun_elsewhere_is_equal_and_each_claim_has_a_command() {
     }
     let done = reviewer.run(&["artifact", "claim", &name(&dir), "5"]);
     assert_eq!(done.status.code(), Some(2), "{}", text(&done));
-    assert!(text(&done).contains("there is no claim 5: the artifact has 4"), "{}", text(&done));
+    assert!(
+        text(&done).contains("there is no claim 5; the artifact has 4, numbered from 1"),
+        "{}",
+        text(&done)
+    );
     // It does not overwrite an unpacked one.
     let again = reviewer.run(&["artifact", "rerun", &archive]);
     assert_eq!(again.status.code(), Some(2), "{}", text(&again));
@@ -79,7 +83,7 @@ fn other_results_differ_with_exit_code_4() {
     let claim = |number: &str| bench.run(&["artifact", "claim", &name(&dir), number]);
     let done = claim("1");
     assert_eq!(done.status.code(), Some(2), "{}", text(&done));
-    assert!(text(&done).contains("has no results of a rerun"), "{}", text(&done));
+    assert!(text(&done).contains("has no complete rerun"), "{}", text(&done));
     // At a tenth of the rate, the first claim does not hold.
     let plan = dir.join("run/plan.toml").display().to_string();
     let out = dir.join("rerun").display().to_string();

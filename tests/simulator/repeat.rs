@@ -157,7 +157,7 @@ fn a_run_that_was_killed_after_its_last_trial_is_ended() {
         let packed = bench.path("run.tar").display().to_string();
         let pack = bench.run(&["artifact", "pack", &dir, "-o", &packed]);
         assert!(
-            text(&pack).contains("`ccbench run --resume` runs what it lacks and ends it"),
+            text(&pack).contains("`ccbench run --resume` runs the missing trials and ends it"),
             "{}",
             text(&pack)
         );

@@ -80,7 +80,7 @@ impl Artifact {
         if format.format_version != FORMAT_VERSION {
             let found = format.format_version;
             return Err(not_one(format!(
-                "it has format {found}, and this ccbench reads format {FORMAT_VERSION}"
+                "it has format {found}, but this ccbench reads format {FORMAT_VERSION}; use the version of ccbench that packed it"
             )));
         }
         let (run, digests) = open_intact(&path.join(RUN))?;
@@ -128,16 +128,16 @@ fn open_intact(path: &Path) -> Result<(RunDir, Digests)> {
     let mut run = RunDir::open(path)?;
     let unfit = |reason| ArtifactError::Unfit { path: path.to_path_buf(), reason };
     if run.backend() == RunBackend::Import {
-        return Err(unfit("its rows are imported, so there is nothing to run again"));
+        return Err(unfit("its rows were imported, so there is nothing to run again"));
     }
     if run.status() != RunStatus::Complete {
         return Err(unfit(
-            "it is not complete; `ccbench run --resume` runs what it lacks and ends it",
+            "it is not complete; `ccbench run --resume` runs the missing trials and ends it",
         ));
     }
     if run.is_compacted() {
         return Err(unfit(
-            "it is compacted, and a rerun is compared file by file; merge its shards without --compact",
+            "it is compacted, but a rerun is compared file by file; merge its shards without --compact",
         ));
     }
     let Verification { damaged, digests, .. } = run.verify()?;

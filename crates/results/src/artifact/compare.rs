@@ -143,7 +143,7 @@ fn trials(a: &[TrialEnd], b: &[TrialEnd], virtual_clock: bool, any_number: bool)
     Item {
         name: "verdicts".to_owned(),
         agrees: agree == all.len(),
-        details: format!("{agree} of {} trials have the same", all.len()),
+        details: format!("{agree} of {} trials agree", all.len()),
     }
 }
 
@@ -195,7 +195,7 @@ pub(super) fn claim(one: &Expectation, number: usize, rerun: &[Expectation]) -> 
     };
     let name = format!("claim {number}, {}{levels}", one.claim);
     let Some(other) = found else {
-        return Item { name, agrees: false, details: "the rerun does not have it".to_owned() };
+        return Item { name, agrees: false, details: "the rerun has no such claim".to_owned() };
     };
     let details = format!(
         "expected {}; artifact {}; rerun {}",
@@ -228,7 +228,7 @@ fn notes(a: &RunDir, b: &RunDir) -> Vec<String> {
     let mut notes = Vec::new();
     let (version_a, version_b) = (a.ccbench_version(), b.ccbench_version());
     if version_a != version_b {
-        notes.push(format!("the artifact is of ccbench {version_a}, this is ccbench {version_b}"));
+        notes.push(format!("ccbench {version_a} ran the artifact, ccbench {version_b} the rerun"));
     }
     let describe = |backend: RunBackend| match backend {
         RunBackend::Testbed => "testbed".to_owned(),
@@ -237,7 +237,7 @@ fn notes(a: &RunDir, b: &RunDir) -> Vec<String> {
     };
     if without_source(a.backend()) != without_source(b.backend()) {
         let (of_a, of_b) = (describe(a.backend()), describe(b.backend()));
-        notes.push(format!("the artifact ran on another backend: {of_a}; the rerun: {of_b}"));
+        notes.push(format!("the backends differ; artifact: {of_a}; rerun: {of_b}"));
     }
     notes
 }

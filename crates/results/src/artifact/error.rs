@@ -38,7 +38,7 @@ pub enum ArtifactError {
     },
     /// The archive would be inside the run that it is made from.
     #[error(
-        "cannot write {}: it is inside of the results directory {}, and the next archive would have it; choose another --output",
+        "cannot write {}: it is inside the results directory {}, so the next archive would contain it; choose another --output",
         path.display(), run.display()
     )]
     OutputInRun {
@@ -78,7 +78,7 @@ pub enum ArtifactError {
         reason: &'static str,
     },
     /// The results directory has a symbolic link or a special file.
-    #[error("{} is neither a regular file nor a directory; an artifact has only these: remove it", path.display())]
+    #[error("{} is neither a regular file nor a directory, so it cannot be in an artifact; remove it", path.display())]
     NotRegular {
         /// The file.
         path: PathBuf,
@@ -96,13 +96,13 @@ pub enum ArtifactError {
         first: String,
     },
     /// The artifact has not been run again.
-    #[error("{} has no results of a rerun that is complete; `ccbench artifact rerun` makes them", path.display())]
+    #[error("{} has no complete rerun; run `ccbench artifact rerun` first", path.display())]
     NoRerun {
         /// The unpacked artifact.
         path: PathBuf,
     },
     /// The artifact has no such claim.
-    #[error("there is no claim {number}: the artifact has {count}")]
+    #[error("there is no claim {number}; the artifact has {count}, numbered from 1")]
     NoSuchClaim {
         /// The number as given.
         number: usize,
@@ -114,7 +114,9 @@ pub enum ArtifactError {
 /// Returns what the user can do about a refused archive.
 const fn remedy(refused: &TarError) -> &'static str {
     match refused {
-        TarError::TooLarge { .. } => "; a larger --max-gib unpacks them, if you trust the archive",
+        TarError::TooLarge { .. } => {
+            "; if you trust the archive, unpack it with a larger --max-gib"
+        }
         _ => "",
     }
 }

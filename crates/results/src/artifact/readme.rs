@@ -30,14 +30,14 @@ pub(super) fn readme(facts: &Facts<'_>) -> String {
     let mut text = format!(
         "# Artifact: {}\n\n\
          A run of ccbench {version}: plan, traces, results of every trial, and {}. ARCHIVE \
-         stands for the file that this README is from.\n\n\
+         stands for the archive that contained this README.\n\n\
          | file | content |\n|---|---|\n\
          | `run/plan.toml`, `run/plan.resolved.toml`, `run/traces/`, `run/cc/` | the experiment |\n\
-         | `run/tables/`, `run/raw/` | every sample, in Parquet with units in the columns' names, and the output of the tools |\n\
-         | `run/summary_point.csv`, `run/expectations.csv` | the numbers of a paper, and the claims |\n\
+         | `run/tables/`, `run/raw/` | every sample in Parquet, with units in the column names, and the output of the tools |\n\
+         | `run/summary_point.csv`, `run/expectations.csv` | the numbers for a paper, and the claims |\n\
          | `run/run.json`, `run/journal.ndjson` | kernels, tools and settings of every node; verdict and digests of every trial |\n\
-         | `artifact.json` | versions, digests of the Parquet files, claims, for programs |\n\
-         | `SHA256SUMS` | `sha256sum --check --quiet SHA256SUMS` |\n",
+         | `artifact.json` | versions, digests of the Parquet files, and claims, for programs |\n\
+         | `SHA256SUMS` | digests of the other files; check them with `sha256sum --check --quiet SHA256SUMS` |\n",
         record.plan_name,
         plural(facts.claims.len(), "claim"),
     );
@@ -45,25 +45,25 @@ pub(super) fn readme(facts: &Facts<'_>) -> String {
     text += &requirements(&backend);
     let _ = write!(
         text,
-        "- Security: `ccbench artifact rerun` unpacks regular files into one new directory and runs the plan; it executes nothing \
-         of the archive{}.\n\
+        "- Security: `ccbench artifact rerun` unpacks regular files into one new directory and runs the plan; it executes no \
+         code from the archive{}.\n\
          - Duration: {}.\n",
-        if record.cc_digests.is_empty() { "" } else { " but the congestion controls below" },
+        if record.cc_digests.is_empty() { "" } else { " except the congestion controls below" },
         duration(facts),
     );
     for (file, sha256) in &record.cc_digests {
         let _ = writeln!(
             text,
-            "- `run/{file}` is a congestion control of the authors (sha256 {sha256}), which runs in the kernel. Outside of the lab `ccbench \
+            "- `run/{file}` is a congestion control of the authors (sha256 {sha256}), which runs in the kernel. Outside the lab, `ccbench \
              artifact rerun` loads it only with `--allow-cc-digest {sha256}`."
         );
     }
     let _ = write!(
         text,
         "\n## Set-up\n\n\
-         Install ccbench {version} (`make install` in its source){}. Basic test, about a minute:\n\n\
+         Install ccbench {version} (`make install` in its source tree){}. Basic test, about a minute:\n\n\
          ```sh\nccbench verify {name}/run\n```\n\n\
-         It ends with `0 damaged`.\n",
+         Its output ends with `0 damaged`.\n",
         match backend {
             RunBackend::Lab { .. } => ", then build the lab's kernels: `ccbench lab build`",
             _ => "",
@@ -76,8 +76,8 @@ pub(super) fn readme(facts: &Facts<'_>) -> String {
     let _ = write!(text, "```sh\nccbench artifact rerun ARCHIVE{agents}\n```\n\n");
     text += match backend.has_virtual_clock() {
         true => {
-            "Expected result: `reproduced: …` in the last line, exit code 0. Every Parquet file is equal byte for byte, on any \
-             machine, and so every number.\n"
+            "Expected result: `reproduced: …` in the last line, exit code 0. Every Parquet file, and so every number, is equal \
+             byte for byte on any machine.\n"
         }
         false => {
             "Expected result: `reproduced: …` in the last line, exit code 0: every claim has the same outcome, and its 95 % \
@@ -125,7 +125,7 @@ fn duration(facts: &Facts<'_>) -> String {
     let total_s = lengths.sum::<f64>() * f64::from(plan.plan().repeat.at_most());
     let minutes = (total_s / 60.0).ceil();
     let clock = match facts.record.backend().has_virtual_clock() {
-        true => "on a virtual clock, which is not that of the machine",
+        true => "in virtual time; the elapsed time depends on the machine",
         false => "in real time",
     };
     let at_most = if plan.plan().repeat.adaptive().is_some() { "at most " } else { "" };
@@ -136,8 +136,8 @@ fn claims(name: &str, claims: &[Expectation]) -> String {
     if claims.is_empty() {
         return "\nThe plan has no claims (`[[expect]]`).\n".to_owned();
     }
-    let mut text = "\nThe next commands need that directory: each prints one claim, with what this run and the rerun measured, and \
-                    exits with 0 if the rerun agrees.\n\n## Claims\n"
+    let mut text = "\nThe next commands need the directory that the rerun unpacked. Each prints one claim with the numbers of \
+                    this run and the rerun, and exits with 0 if they agree.\n\n## Claims\n"
         .to_owned();
     for (claim, number) in claims.iter().zip(1..) {
         let levels = match claim.levels.is_empty() {

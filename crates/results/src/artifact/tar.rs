@@ -28,7 +28,7 @@ pub enum TarError {
         name: String,
     },
     /// The file is too large for the format.
-    #[error("{name} has {bytes} bytes; a file of an archive has at most 8 GiB")]
+    #[error("{name} has {bytes} bytes; a file in an archive can have at most 8 GiB")]
     LargeFile {
         /// The file.
         name: String,
@@ -36,13 +36,13 @@ pub enum TarError {
         bytes: u64,
     },
     /// The file has become shorter.
-    #[error("{name} has changed meanwhile; pack it again when nothing writes to it")]
+    #[error("{name} changed while it was packed; pack it again when no process writes to it")]
     Changed {
         /// The file.
         name: String,
     },
     /// The archive ends before its end marker.
-    #[error("it is incomplete; copy it again")]
+    #[error("the archive is incomplete; copy it again")]
     Truncated,
     /// An entry's header is not one of this format.
     #[error("entry {number} {what}; ccbench did not write it")]
@@ -53,7 +53,7 @@ pub enum TarError {
         what: &'static str,
     },
     /// An entry is not a regular file.
-    #[error("{name:?} is {kind}; an archive of ccbench has only regular files")]
+    #[error("{name:?} is {kind}; a ccbench archive has only regular files")]
     Kind {
         /// The entry.
         name: String,
@@ -61,7 +61,7 @@ pub enum TarError {
         kind: &'static str,
     },
     /// A path leaves the archive's directory.
-    #[error("{name:?} is not a path inside of the archive's directory")]
+    #[error("{name:?} is not a path inside the archive's directory")]
     Outside {
         /// The path.
         name: String,
@@ -79,7 +79,7 @@ pub enum TarError {
         max_files: u64,
     },
     /// Too many bytes.
-    #[error("its files have more than {} GiB", max_bytes >> 30)]
+    #[error("its files are larger than {} GiB in total", max_bytes >> 30)]
     TooLarge {
         /// The limit.
         max_bytes: u64,
@@ -274,7 +274,7 @@ fn parse(block: &[u8; BLOCK_BYTES], number: u64) -> Result<Entry, TarError> {
     let mut blank = *block;
     blank[148..156].fill(b' ');
     if octal(&block[148..156]) != Some(checksum(&blank)) {
-        return Err(wrong("is damaged: it has another checksum"));
+        return Err(wrong("is damaged: its checksum differs"));
     }
     let text = |field: &[u8]| {
         let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
@@ -289,7 +289,7 @@ fn parse(block: &[u8; BLOCK_BYTES], number: u64) -> Result<Entry, TarError> {
         b'3' | b'4' => Some("a device"),
         b'5' => Some("a directory"),
         b'6' => Some("a FIFO"),
-        _ => Some("of another kind"),
+        _ => Some("an entry of unknown type"),
     };
     if let Some(kind) = kind {
         return Err(TarError::Kind { name, kind });
@@ -387,10 +387,10 @@ mod tests {
             let reason = refused(&with_field(156, &[flag]));
             assert_eq!(
                 reason,
-                format!("\"run/a\" is a {kind}; an archive of ccbench has only regular files")
+                format!("\"run/a\" is a {kind}; a ccbench archive has only regular files")
             );
         }
-        assert!(refused(&with_field(156, b"x")).contains("of another kind"));
+        assert!(refused(&with_field(156, b"x")).contains("an entry of unknown type"));
         assert!(refused(&with_field(257, b"ustar  ")).contains("not in the ustar format"));
         assert!(refused(&with_field(0, b"\xff")).contains("not UTF-8"));
         assert!(refused(&with_field(124, b"99999999999")).contains("has no size"));
@@ -401,7 +401,7 @@ mod tests {
         let bytes = archive(&[("run/a", b"abc"), ("run/b", b"")]);
         let mut changed = bytes.clone();
         changed[2] ^= 1;
-        assert!(refused(&changed).contains("another checksum"));
+        assert!(refused(&changed).contains("its checksum differs"));
         for length in 0..bytes.len() {
             let reason = refused(&bytes[..length]);
             assert!(reason.contains("incomplete"), "{length}: {reason}");

@@ -216,7 +216,7 @@ fn nothing_is_left_of_a_refused_archive() {
     // The second entry is refused.
     for name in ["other/run/b", "b"] {
         let reason = refused(&["r/run/a", name], limits);
-        assert!(reason.contains("not a path inside of the archive's directory"), "{reason}");
+        assert!(reason.contains("not a path inside the archive's directory"), "{reason}");
     }
     for name in ["r/rerun/b", "r/authorized_keys", "r/run"] {
         assert!(refused(&["r/run/a", name], limits).contains("not a file of an artifact"));
