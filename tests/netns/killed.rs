@@ -209,7 +209,7 @@ fn resume_completes_a_run_after_a_full_disk() {
     let output = text(&command.output().unwrap());
     // First the table of the committed trial, then the reason why there is no other.
     let end = output.find("ended: 1\n").unwrap_or(0);
-    let table = output.find("1 of 2 trials; the run is failed");
+    let table = output.find("1 of 2 trials; the run failed");
     assert!(table.is_some_and(|at| at < end), "{output}");
     for part in ["No space left on device", "free space there", "ended: 1\n", "resumed: 0\n"] {
         assert!(output.contains(part), "{part:?}: {output}");

@@ -215,12 +215,12 @@ pub(crate) fn incomplete_run(summary: &Summary) -> Option<String> {
         RunStatus::Complete if done >= summary.planned as usize => return None,
         RunStatus::Complete => "is incomplete",
         RunStatus::Killed if done >= summary.planned as usize => {
-            "is not ended; `ccbench run --resume DIR` ends it"
+            "was not finished; `ccbench run --resume DIR` finishes it"
         }
         RunStatus::Killed => "was killed; `ccbench run --resume DIR` continues it",
         RunStatus::Running => "is running",
-        RunStatus::Interrupted => "is interrupted",
-        RunStatus::Failed => "is failed",
+        RunStatus::Interrupted => "was interrupted",
+        RunStatus::Failed => "failed",
     };
     Some(format!("{done} of {} trials; the run {how}", summary.planned))
 }
@@ -436,7 +436,7 @@ fn partial_groups(summary: &Summary) -> Vec<String> {
         let end = summary.trials_of(sum.point_id).iter().find(|end| end.trial == trial);
         let codes = codes_of(end.into_iter().flat_map(|end| &end.reasons));
         let cause = match codes.is_empty() {
-            true => "it started late or ended early by less than a verdict reports, or its receivers did not report".to_owned(),
+            true => "it started late or ended early within the limits of the verdict, or its receivers did not report".to_owned(),
             false => format!("the trial's reasons: {codes}"),
         };
         Some(format!(

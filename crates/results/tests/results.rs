@@ -576,7 +576,7 @@ fn resumed_run_keeps_finished_trials_and_both_sessions() {
     run.finish(RunStatus::Interrupted).unwrap();
     drop(run);
     let printed = table::text(&RunSummary::compute(&path, TrialFilter::default()).unwrap(), 100);
-    assert!(printed.starts_with("2 of 4 trials; the run is interrupted\n"), "{printed}");
+    assert!(printed.starts_with("2 of 4 trials; the run was interrupted\n"), "{printed}");
     std::fs::remove_file(path.join("tables/probes/point=1/trial-02/part-0.parquet")).unwrap();
     let run = RunDir::resume(&path, &info()).unwrap();
     assert_eq!(

@@ -39,8 +39,8 @@ pub(super) fn write_fetches(out: &mut String, summary: &Summary, extent: Extent)
     let header = [&["phase", "fetch"][..], &times, &["failed %", "unfinished"]].concat();
     let _ = write!(out, "\n{}", render(summary, &header, fetches, extent));
     out.push_str(
-        "\ntotal, p95: of completed fetches. KM median: Kaplan-Meier estimate with the unfinished ones, which failed, timed\n\
-         out or were cut off.\n",
+        "\ntotal, p95: of completed fetches. KM median: Kaplan-Meier estimate that includes unfinished fetches (failed, timed\n\
+         out or cut off).\n",
     );
 }
 
@@ -68,7 +68,7 @@ pub(super) fn write_completions(out: &mut String, summary: &Summary, extent: Ext
     }
     let header = ["flows", "completion ms", "KM median", "p95", "p99", "unfinished"];
     let _ = write!(out, "\n{}", render(summary, &header, lines, extent));
-    out.push_str("\ncompletion, p95, p99: of completed flows. KM median: Kaplan-Meier estimate with the unfinished ones.\n");
+    out.push_str("\ncompletion, p95, p99: of completed flows. KM median: Kaplan-Meier estimate that includes unfinished flows.\n");
 }
 
 /// Returns the completion times of a group of finite flows.

@@ -167,7 +167,7 @@ fn run_that_lacks_nothing_but_its_end_is_finished_without_a_session() {
     drop(run);
     let summary = crate::summarize::summarize(&path, TrialFilter::default()).unwrap();
     let note = crate::table::incomplete_run(&summary.summary).unwrap();
-    assert!(note.starts_with("3 of 3 trials; the run is not ended"), "{note}");
+    assert!(note.starts_with("3 of 3 trials; the run was not finished"), "{note}");
     let other = RunDir::reopen(&path, "fedcba9876543210", now).unwrap_err();
     assert!(matches!(other, StoreError::OtherPlan { .. }), "{other}");
     let run = RunDir::reopen(&path, &digest, now).unwrap();

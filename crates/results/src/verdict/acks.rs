@@ -20,8 +20,8 @@ pub(crate) fn lost(node: &str, row: &AckCount, findings: &mut Findings) {
         }
         if refused > 0 {
             let message = format!(
-                "{node}: {refused} records of BPF programs could not be read: agent and programs are of different builds; \
-                 reinstall the agent, or set `sample.acks = \"off\"`"
+                "{node}: {refused} records of BPF programs could not be read: the agent and its BPF programs come from different \
+                 builds; reinstall the agent, or set `sample.acks = \"off\"`"
             );
             findings.add(Status::Degraded, ReasonCode::AcksLost, node, message);
         }

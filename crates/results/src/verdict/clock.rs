@@ -12,14 +12,14 @@ const MAX_ERROR_NS: u64 = 1_000_000;
 pub(super) fn judge(node: &str, clock: &NodeClock, findings: &mut Findings) {
     if clock.error_bound_ns > MAX_ERROR_NS {
         let cause = match clock.error_bound_after_ns {
-            None => "it was not measured after the trial".to_owned(),
+            None => "its clock was not measured after the trial".to_owned(),
             Some(after_ns) if after_ns.max(clock.rtt_ns / 2) > MAX_ERROR_NS => format!(
                 "the control network's round-trip time of {:.3} ms does not allow a smaller bound",
                 ms(clock.rtt_ns.max(2 * after_ns))
             ),
             Some(after_ns) => format!(
-                "it was known within {:.3} ms after the trial, and drifted in between; a steady clock needs chrony or \
-                 ptp4l on every node, and a control network without the trial's traffic",
+                "its clock drifted during the trial (known within {:.3} ms after it); run chrony or ptp4l on every node, and keep the \
+                 trial's traffic off the control network",
                 ms(after_ns)
             ),
         };
@@ -62,6 +62,6 @@ mod tests {
             measured[0].ends_with("round-trip time of 10.000 ms does not allow a smaller bound"),
             "{measured:?}"
         );
-        assert!(judged(2_000_000, None)[0].ends_with("it was not measured after the trial"));
+        assert!(judged(2_000_000, None)[0].ends_with("its clock was not measured after the trial"));
     }
 }

@@ -178,7 +178,7 @@ impl EcnCheck {
             let rewritten =
                 if removed > 0.0 { format!(" and removed {removed:.0}") } else { String::new() };
             let message = format!(
-                "senders counted {counted:.0} CE marks, the links made {marked:.0}{rewritten} (limits {:.0} to {most:.0}: {:.0} %, \
+                "senders counted {counted:.0} CE marks, but the links set {marked:.0}{rewritten} (limits {:.0} to {most:.0}: {:.0} %, \
                  {COUNT_SLACK_PKTS:.0} per flow, {pending} in flight when flows ended, {dropped:.0} dropped packets, \
                  {twice} step marks that the kernel may count twice)",
                 least.max(0.0),
@@ -323,7 +323,7 @@ mod tests {
         }
         for counted in [1000, 0] {
             let reasons = judge(counted);
-            assert!(reasons[0].contains("the links made 1000 and removed 400"), "{reasons:?}");
+            assert!(reasons[0].contains("the links set 1000 and removed 400"), "{reasons:?}");
         }
         let all = |counted| judge_rewritten(ACCECN, true, counted, false, Some(1000));
         assert_eq!(all(0), Vec::<String>::new(), "bleached");

@@ -328,7 +328,8 @@ impl FlowState {
         let Some(first_s) = self.first_data_s() else {
             // The sender's socket was connected, and the other flows used the same path: all packets were lost.
             if has_data && self.last_sample_s.is_some() {
-                let why = "no data arrived, while others of the group got data".to_owned();
+                let why =
+                    "no data arrived, although other flows of the group received data".to_owned();
                 problems.add(Status::Degraded, ReasonCode::FlowStarved, why);
                 // A socket that closed early has its own reason.
                 self.judge_end(stop_s, every, problems);
@@ -341,7 +342,7 @@ impl FlowState {
         let limit_s = LATE_S + f64::from(SET_UP_RTTS + task.plan.count) * self.srtt_s;
         if late_s > limit_s {
             let why = format!(
-                "first data at {first_s:.2} s, {late_s:.2} s after its start at {start_s:.1} s (limit {limit_s:.2} s: \
+                "first data at {first_s:.2} s, {late_s:.2} s after the flow's start at {start_s:.1} s (limit {limit_s:.2} s: \
                  {LATE_S:.0} s plus connection set-up)"
             );
             problems.add(Status::Degraded, ReasonCode::FlowLate, why);
@@ -349,7 +350,7 @@ impl FlowState {
         if let Some(wanted) =
             task.plan.cc.as_ref().filter(|cc| !self.cc.is_empty() && **cc != self.cc)
         {
-            let why = format!("the kernel used `{}`, the plan requires `{wanted}`", self.cc);
+            let why = format!("the kernel used `{}`, but the plan requires `{wanted}`", self.cc);
             problems.add(Status::Failed, ReasonCode::CcNotInForce, why);
         }
         self.judge_delivery(task, stop_s, problems);
@@ -370,7 +371,7 @@ impl FlowState {
         let limit_s = OVERRUN_S.max(OVERRUN_RTTS * self.srtt_s);
         if let Some(last_s) = self.last_data_s().filter(|last_s| *last_s > stop_s + limit_s) {
             let why = format!(
-                "data still arrived at {last_s:.2} s, {:.2} s after its stop at {stop_s:.1} s \
+                "data still arrived at {last_s:.2} s, {:.2} s after the flow's stop at {stop_s:.1} s \
                  (limit {limit_s:.2} s: {OVERRUN_S} s or {OVERRUN_RTTS:.0} srtt)",
                 last_s - stop_s
             );
@@ -389,8 +390,9 @@ impl FlowState {
         };
         let early_s = stop_s - last_s;
         if early_s > EARLY_S + 2.0 * every.as_secs_f64() {
-            let why =
-                format!("its socket closed {early_s:.2} s before its end (limit {EARLY_S:.0} s)");
+            let why = format!(
+                "the sender's socket closed {early_s:.2} s before the flow's end (limit {EARLY_S:.0} s)"
+            );
             problems.add(Status::Degraded, ReasonCode::FlowEarly, why);
         }
     }

@@ -482,7 +482,7 @@ impl Windows {
     fn judge_high(&self, link: &str, findings: &mut Findings) {
         if let Some(fastest) = self.fastest.filter(|sent| sent.is_high()) {
             let message = format!(
-                "{link}: {} in one second, the plan sets {} (limit {:.0} % above)",
+                "{link}: sent {} in one second, but the plan sets {} (limit {:.0} % above that)",
                 fastest.mbit(fastest.bytes),
                 fastest.mbit(fastest.ideal_bytes),
                 HIGH_SHARE * 100.0
@@ -527,8 +527,8 @@ impl Backlogged {
         let often_low = *low > 1 && low_share > LOW_WINDOWS_SHARE && is_idle_excluded;
         if whole.is_low(share + STANDARD_ERRORS * queue.standard_error()) || often_low {
             let message = format!(
-                "{link}: {} while its queue was not empty, low in {low} of {count} seconds (lowest: {} instead of {}); \
-                 the plan permits {}, and a second is low if it is {:.0} % below",
+                "{link}: sent {} while its queue was not empty, and was low in {low} of {count} seconds (lowest: {} instead of {}); \
+                 the plan permits {}, and a second is low if its rate is {:.0} % below the plan's",
                 whole.mbit(whole.bytes),
                 lowest.mbit(lowest.bytes),
                 lowest.mbit(lowest.ideal_bytes),

@@ -81,7 +81,7 @@ impl PathCheck {
             let least = expected_us * (1.0 - UNDER_SHARE) - UNDER_US - jitter_us;
             if *measured_us > most || *measured_us < least {
                 let message = format!(
-                    "{from} to {to}: the idle RTT was {:.2} ms, the links' delays and transmission times add up to {:.2} ms \
+                    "{from} to {to}: the idle RTT was {:.2} ms, but the links' delays and transmission times add up to {:.2} ms \
                      (accepted: {:.2} to {:.2} ms)",
                     measured_us / 1e3,
                     expected_us / 1e3,

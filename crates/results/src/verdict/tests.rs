@@ -424,7 +424,7 @@ fn traced_link_is_judged_by_its_trace() {
     let constant = Scenario { traced: true, ..Scenario::default() };
     let message = only(&constant, Status::Degraded, "link_rate_high");
     assert!(
-        message.contains("by its trace: 8.000 Mbit/s in one second, the plan sets 4.000"),
+        message.contains("by its trace: sent 8.000 Mbit/s in one second, but the plan sets 4.000"),
         "{message}"
     );
     let early = Scenario { traced: true, halved_ms: 1_000, ..Scenario::default() };
@@ -479,7 +479,7 @@ fn packets_missing_from_the_log_degrade() {
     let timing = LinkTiming { what, count: 5, missed: 7, ..LinkTiming::default() };
     let scenario = Scenario { timing: Some(timing), ..Scenario::default() };
     let message = only(&scenario, Status::Degraded, "packets_not_logged");
-    assert!(message.contains("the packet log misses 7 packets and holds 5"), "{message}");
+    assert!(message.contains("the packet log lacks 7 packets and has 5"), "{message}");
 }
 
 #[test]
@@ -529,7 +529,7 @@ fn flow_that_delivers_after_its_stop_overruns() {
     let scenario = Scenario { overrun_ms: 600, ..Scenario::default() };
     let message = only(&scenario, Status::Degraded, "flow_overrun");
     assert!(
-        message.contains("at 10.40 s, 0.40 s after its stop at 10.0 s (limit 0.30 s"),
+        message.contains("at 10.40 s, 0.40 s after the flow's stop at 10.0 s (limit 0.30 s"),
         "{message}"
     );
     fine(&Scenario { overrun_ms: 400, ..Scenario::default() });

@@ -76,7 +76,7 @@ impl Timing {
         }
         for row in self.logs.iter().filter(|row| row.missed > 0) {
             let message = format!(
-                "link {}: the packet log misses {} packets and holds {}; raise `packet_log`",
+                "link {}: the packet log lacks {} packets and has {}; raise `packet_log`",
                 row.link, row.missed, row.count
             );
             let subject = format!("link {}", row.link);

@@ -56,7 +56,7 @@ fn late_group_is_marked_and_net_metrics_stay_within_the_phase() {
     assert!(printed.contains("60.00*"), "{printed}");
     assert!(printed.contains("* point 0, compete, cross: data covers only 50 %"), "{printed}");
     let cause =
-        "(in the worst trial, 1; it started late or ended early by less than a verdict reports,";
+        "(in the worst trial, 1; it started late or ended early within the limits of the verdict,";
     assert!(printed.contains(cause), "{printed}");
     assert!(!printed.contains("under_test: data covers"), "{printed}");
 }
