@@ -121,7 +121,7 @@ fn intervals_and_trials_that_do_not_count_are_stated() {
     let levels = ["compare", &dir, "--by", "flows.f.cc=cubic,bbr"];
     let whole = text(&bench.run(&levels));
     assert!(
-        whole.contains("where nothing differs, about one in twenty has it by chance"),
+        whole.contains("if nothing differed, about one in twenty would have it by chance"),
         "{whole}"
     );
     assert!(!whole.contains("trials of A: ") && !whole.contains("trials of B: "), "{whole}");
@@ -147,7 +147,7 @@ fn levels_are_paired_if_the_plan_compares_them() {
     };
     let alone = run(&[]);
     let printed = by(&alone.0, &alone.1);
-    let why = "\nnot paired: points have seeds of their own, unless `[[compare]]` in the plan connects them";
+    let why = "\nnot paired: each point has its own seeds, unless `[[compare]]` in the plan connects points";
     assert!(printed.contains(" 2 + 2\n") && printed.contains(why), "{printed}");
     let comparison = "\n[[compare]]\na = { \"flows.f.cc\" = \"cubic\" }\nb = { \"flows.f.cc\" = \"bbr\" }\n\
                       metric = \"throughput\"\ngroup = \"f\"\nbetter = \"higher\"\nmargin = \"5%\"\n";

@@ -318,7 +318,7 @@ fn check_levels(summary: &Summary, factor: &str, requested: &[&str]) -> Result<(
     match requested.iter().find(|level| !levels.contains(**level)) {
         Some(level) => Err(CompareError::Unpaired {
             reason: format!(
-                "`{factor}` has no level `{level}`; there are: {}",
+                "`{factor}` has no level `{level}`; its levels: {}",
                 levels.into_iter().collect::<Vec<_>>().join(", ")
             ),
         }),
@@ -410,7 +410,7 @@ impl RowOrder {
             let exists =
                 |row: &(&str, &str, &str)| row.0 == name && stat.is_none_or(|s| row.1 == s);
             if !self.metrics.iter().any(exists) {
-                let hint = "; neither side has values of it".to_owned();
+                let hint = "; neither side has values for it".to_owned();
                 return Err(CompareError::UnknownMetric { metric: metric.clone(), hint });
             }
         }
@@ -487,7 +487,8 @@ impl RowOrder {
         };
         CompareError::Unpaired {
             reason: format!(
-                "no phase with a flow group, probe or link has the same name, levels and a number on both sides; {} has {}; {} has {}",
+                "the sides have no number in common: no flow group, probe or link has the same name, phase and levels on both; {} has {}; \
+                 {} has {}",
                 a.name,
                 subjects(a),
                 b.name,

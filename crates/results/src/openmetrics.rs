@@ -25,7 +25,7 @@ pub const BUSIEST_CPU: Family =
     Family::gauge("ccbench_node_busiest_cpu_ratio", "ratio", "Utilisation of the busiest CPU.");
 /// As [`BUSIEST_CPU`].
 pub const AGENT_CPU: Family =
-    Family::gauge("ccbench_agent_cpu_ratio", "ratio", "Time of one CPU that the agent takes.");
+    Family::gauge("ccbench_agent_cpu_ratio", "ratio", "Share of one CPU that the agent uses.");
 /// As [`BUSIEST_CPU`].
 pub const DROPPED_PACKETS: Family = Family {
     name: "ccbench_node_dropped_packets",

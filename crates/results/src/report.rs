@@ -111,7 +111,7 @@ pub enum ReportError {
     Store(#[from] StoreError),
     /// The path is a results directory, not a folder of them.
     #[error(
-        "{} is a results directory; give the directory that it is in, or write its report: `ccbench report {}`",
+        "{} is a results directory; give its parent directory, or write its report: `ccbench report {}`",
         path.display(), path.display()
     )]
     IsRun {
@@ -120,7 +120,7 @@ pub enum ReportError {
     },
     /// The folder has no results directories.
     #[error(
-        "{} has no results directories; give the directory of `ccbench run --out DIR` (default: results)",
+        "{} has no results directories; give the directory that `ccbench run --out DIR` writes to (default: results)",
         path.display()
     )]
     NoRuns {

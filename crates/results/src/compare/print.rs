@@ -50,9 +50,9 @@ pub fn text(differences: &Differences) -> String {
     let lines: Vec<String> = printed.lines().map(|line| line.trim_end().to_owned()).collect();
     format!(
         "A: {a}\nB: {b}\n\n{}\n\n\
-         A, B: means, ± half of their 95 % interval by Student's t.\n\
-         95 % (t): of the difference, by Student's t (pairs: of the trials' differences; else Welch's); *: it leaves out 0.\n\
-         95 % (bootstrap): by percentiles of 2000 draws, too narrow for few trials. g: Hedges' g, the difference over the\n\
+         A, B: means ± half the width of their 95 % interval by Student's t.\n\
+         95 % (t): interval of the difference, by the paired t or, without pairs, by Welch's t; *: it excludes 0.\n\
+         95 % (bootstrap): percentiles of 2000 draws, too narrow for few trials. g: Hedges' g, the difference over the\n\
          pooled standard deviation. n: pairs of trials with the same seed, or trials of A + B.\n{}{}{}{}{}",
         lines.join("\n"),
         pairing(compared, differences.of_one_run),
@@ -82,7 +82,7 @@ fn pairing(rows: &[Compared], of_one_run: bool) -> String {
     };
     let why = match of_one_run {
         true => {
-            "points have seeds of their own, unless `[[compare]]` in the plan connects them (docs/plan.md)"
+            "each point has its own seeds, unless `[[compare]]` in the plan connects points (docs/plan.md)"
         }
         false => {
             "fewer than two trials have the same number and seed in A and B; run both with the same `seed` and matrix"
@@ -100,8 +100,8 @@ fn chance(rows: &[Compared]) -> String {
     }
     let marked = differs.iter().filter(|differs| **differs).count();
     format!(
-        "{marked} of {} intervals (t) have *; where nothing differs, about one in twenty has it by chance.\n\
-         For one decision, plan it: `[[compare]]` (docs/plan.md).\n",
+        "{marked} of {} intervals (t) have *; if nothing differed, about one in twenty would have it by chance.\n\
+         To decide one question, write `[[compare]]` into the plan (docs/plan.md).\n",
         differs.len()
     )
 }

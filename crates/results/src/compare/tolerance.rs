@@ -96,7 +96,7 @@ pub(super) fn judged_points(
         }
     }
     for (point, name) in lone {
-        judged.entry(&order[*point]).or_default().push(format!("{name}, which one run lacks"));
+        judged.entry(&order[*point]).or_default().push(format!("{name}, which only one run has"));
     }
     let mut points: Vec<JudgedPoint> = Vec::with_capacity(judged.len());
     for point in order {

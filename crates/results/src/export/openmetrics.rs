@@ -92,8 +92,11 @@ const STATUS: Family = Family {
     unit: "",
     help: "The verdict on the trial.",
 };
-const DURATION: Family =
-    Family::gauge("ccbench_trial_duration_seconds", "seconds", "From the first to the last phase.");
+const DURATION: Family = Family::gauge(
+    "ccbench_trial_duration_seconds",
+    "seconds",
+    "Time from the first phase to the end of the last.",
+);
 const REASONS: Family =
     Family::gauge("ccbench_trial_reasons", "", "Reasons for the verdict, by their code.");
 

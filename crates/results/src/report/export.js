@@ -90,11 +90,11 @@ Object.assign(ccbench, (() => {
   const png = (svg) => new Promise((resolve, reject) => {
     const [, width, height] = /viewBox="0 0 ([\d.]+) ([\d.]+)"/.exec(svg).map(Number);
     const image = new Image();
-    image.addEventListener("error", () => reject(new Error("the browser does not draw it")));
+    image.addEventListener("error", () => reject(new Error("the browser cannot draw the image")));
     image.addEventListener("load", () => {
       const canvas = make("canvas", undefined, { width: PNG_WIDTH, height: Math.round((PNG_WIDTH * height) / width) });
       canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-      canvas.toBlob((blob) => (blob ? resolve(blob) : reject(new Error("it is too large"))), "image/png");
+      canvas.toBlob((blob) => (blob ? resolve(blob) : reject(new Error("the image is too large"))), "image/png");
     });
     image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`;
   });
@@ -123,7 +123,7 @@ Object.assign(ccbench, (() => {
           save(name, await blob());
           status.textContent = name;
         } catch (error) {
-          status.textContent = `${name} is not saved: ${error.message}`;
+          status.textContent = `cannot save ${name}: ${error.message}`;
         }
       });
       bar.append(button, " ");

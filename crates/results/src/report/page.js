@@ -260,7 +260,7 @@
     return [...panels.values()];
   };
   const withoutCurves = (end) => (byId(curvesId(end)) ? `${trialName(end)} has no samples.`
-    : `This report has no curves of ${trialName(end)}; they are drawn by ` +
+    : `This report has no curves of ${trialName(end)}; draw them with ` +
       `ccbench plot RUN --kind series --where point_id=${end.point_id} --where trial=${end.trial}`);
   const show = (nth) => {
     current = nth;
@@ -371,7 +371,7 @@
     const svg = figure.querySelector("svg");
     const title = svg.querySelector("title").textContent;
     const links = [...svg.querySelectorAll("a")];
-    svg.setAttribute("aria-label", `${title}: links to the trials of each point; the arrow keys lead from one to the next`);
+    svg.setAttribute("aria-label", `${title}: links to the trials of each point; the arrow keys move between them`);
     links.forEach((link, nth) => link.setAttribute("tabindex", nth ? "-1" : "0"));
     svg.addEventListener("keydown", (event) => {
       const link = event.target.closest("a");

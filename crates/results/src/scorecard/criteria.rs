@@ -144,7 +144,7 @@ criteria! {
         "5.1.2" "Protection Against Bufferbloat"
         "Does it avoid maintaining excessive queues?"
         "mean queueing delay with a buffer of 4 BDP": "deep_buffer", LINK, "queue_delay" "mean", Lower;
-        "95th percentile of it": "deep_buffer", LINK, "queue_delay" "p95", Lower;
+        "95th percentile of the queueing delay with a buffer of 4 BDP": "deep_buffer", LINK, "queue_delay" "p95", Lower;
     }
     {
         "5.1.3" "Protection Against High Packet Loss"
@@ -155,7 +155,7 @@ criteria! {
         "5.1.4" "Fairness Within the Proposed Congestion Control Algorithm"
         "How do flows of this congestion control share capacity?"
         "Jain's index of 3 flows and one that joins them": "fairness", ALL, "jain_fairness_of_mean" "mean", Higher;
-        "the smallest flow's share of its fair one": "fairness", ALL, "max_min_fair_share" "min", Higher;
+        "the slowest flow's rate over its fair share": "fairness", ALL, "max_min_fair_share" "min", Higher;
     }
     {
         "5.1.5" "Short Flows"
@@ -172,11 +172,11 @@ criteria! {
     {
         "5.2.1" "Existing General-Purpose Congestion Control"
         "What is the harm to flows with standard congestion controls?"
-        "CUBIC's share of its fair one with 1 BDP": "cubic_1bdp", PEER, "max_min_fair_share" "mean", Higher;
+        "CUBIC's rate over its fair share with 1 BDP": "cubic_1bdp", PEER, "max_min_fair_share" "mean", Higher;
         "CUBIC's retransmitted share": "cubic_1bdp", PEER, "retransmission_share" "mean", Lower;
         "CUBIC's smoothed RTT": "cubic_1bdp", PEER, "srtt" "mean", Lower;
-        "CUBIC's share of its fair one with 4 BDP": "cubic_4bdp", PEER, "max_min_fair_share" "mean", Higher;
-        "Reno's share of its fair one with 1 BDP": "reno_1bdp", PEER, "max_min_fair_share" "mean", Higher;
+        "CUBIC's rate over its fair share with 4 BDP": "cubic_4bdp", PEER, "max_min_fair_share" "mean", Higher;
+        "Reno's rate over its fair share with 1 BDP": "reno_1bdp", PEER, "max_min_fair_share" "mean", Higher;
     }
     {
         "5.2.2" "Real-Time Congestion Control"
@@ -215,7 +215,7 @@ criteria! {
     }
     {
         "6.3" "Wired Paths"
-        "How does it perform at a stable rate without other loss than that of queues?"
+        "How does it perform at a stable rate if only queues drop packets?"
         "utilisation of 100 Mbit/s": "wired", LINK, "utilisation" "mean", Higher;
         "mean queueing delay": "wired", LINK, "queue_delay" "mean", Lower;
     }
@@ -232,7 +232,7 @@ criteria! {
         "95th percentile of the queueing delay behind FQ-CoDel": "fq_codel", LINK, "queue_delay" "p95", Lower;
         "utilisation behind PIE": "pie", LINK, "utilisation" "mean", Higher;
         "95th percentile of the queueing delay behind PIE": "pie", LINK, "queue_delay" "p95", Lower;
-        "CUBIC's share of its fair one behind DualPI2 (L4S)": "dualpi2", PEER, "max_min_fair_share" "mean", Higher;
+        "CUBIC's rate over its fair share behind DualPI2 (L4S)": "dualpi2", PEER, "max_min_fair_share" "mean", Higher;
         "smoothed RTT behind DualPI2": "dualpi2", TEST, "srtt" "mean", Lower;
     }
     {
@@ -275,7 +275,7 @@ criteria! {
         "7.8" "Transient Events"
         "How does it perform at a sudden onset of congestion, and after it?"
         "retransmitted share in 6 s after the rate fell to a quarter": "rate_drop", ALL, "retransmission_share" "mean", Lower;
-        "95th percentile of the queueing delay then": "rate_drop", LINK, "queue_delay" "p95", Lower;
+        "95th percentile of the queueing delay in these 6 s": "rate_drop", LINK, "queue_delay" "p95", Lower;
         "utilisation in 6 s after the rate quadrupled": "rate_rise", LINK, "utilisation" "mean", Higher;
     }
     {
@@ -286,7 +286,7 @@ criteria! {
     {
         "7.10" "Multipath Transport"
         "Does it harm other flows when paths share a bottleneck, or fail over?"
-        not measured: "flows of ccbench have one path";
+        not measured: "ccbench has no multipath flows";
     }
     {
         "7.11" "Data Centers"

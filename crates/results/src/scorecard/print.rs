@@ -96,8 +96,8 @@ impl Scorecard {
         let fewest =
             sides.map(|side| side.n_trials).min().filter(|fewest| *fewest < ENOUGH_TRIALS)?;
         Some(format!(
-            "The table has rows of {fewest} trials: such intervals may have hardly any width by chance (±0), so `better` and `worse` \
-             are no findings there. Run at least {ENOUGH_TRIALS} trials (without --quick, or with --set repeat={ENOUGH_TRIALS})."
+            "Some rows have only {fewest} trials. Their intervals may have hardly any width by chance (±0), so `better` and `worse` \
+             prove nothing there. Run at least {ENOUGH_TRIALS} trials (without --quick, or with --set repeat={ENOUGH_TRIALS})."
         ))
     }
 

@@ -125,7 +125,7 @@ pub fn text(rows: &[RuleResult], width: u16) -> String {
     let mut out = lines.join("\n") + "\n";
     let _ = writeln!(
         out,
-        "\n{} of {} rules decided. ±: 95 % confidence sequence; of comparisons: a - b, pairs of trials.",
+        "\n{} of {} rules decided. ±: 95 % confidence sequence; for comparisons, of the difference a - b over pairs of trials.",
         rows.len() - undecided,
         rows.len()
     );
