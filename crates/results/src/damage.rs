@@ -57,7 +57,7 @@ pub(crate) fn compare_with_digest(
     }
     match FileDigest::of_file(path) {
         Ok(digest) if digest == *expected => None,
-        Ok(_) => Some("changed: its SHA-256 is another one".to_owned()),
+        Ok(_) => Some("changed: its SHA-256 differs".to_owned()),
         Err(error) => Some(format!("cannot be read: {error}")),
     }
 }
@@ -129,7 +129,7 @@ pub(crate) fn mark(
             true => "`ccbench run --resume` repeats the trial",
             false => "merge the shards again",
         };
-        let message = format!("{first}{more}; `ccbench verify` lists every damaged file, {remedy}");
+        let message = format!("{first}{more}; `ccbench verify` lists every damaged file; {remedy}");
         end.status = TrialStatus::Failed;
         end.reasons.insert(0, Reason::new(ReasonCode::Damaged, message));
         end.rows.clear();

@@ -50,8 +50,8 @@ pub enum FileError {
     },
     /// The flows of a trial, divided into instants, do not fit into memory.
     #[error(
-        "{}: trial {trial} of point {point_id} has more flows than fit into memory, in instants of 0.1 s (11 in a week, 1864 in an \
-         hour); shorten its phases, or divide its flows among several runs",
+        "{}: trial {trial} of point {point_id} has too many flows: their instants of 0.1 s do not fit into memory (limit: 11 flows \
+         in a week, 1864 in an hour); shorten its phases, or divide its flows among several runs",
         path.display()
     )]
     TooManyFlows {
@@ -91,7 +91,7 @@ impl FileError {
 fn hint(error: &std::io::Error) -> &'static str {
     match error.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-            "; free space there and repeat the command (a run goes on with `ccbench run --resume DIR`)"
+            "; free space there and repeat the command (`ccbench run --resume DIR` continues a run)"
         }
         _ => "",
     }

@@ -33,7 +33,7 @@ type Values = BTreeMap<u16, f64>;
 /// Why a claim has no measured value.
 #[derive(Debug, thiserror::Error)]
 enum NotMeasured {
-    #[error("no repetition has both numbers, or the second one is zero")]
+    #[error("no trial has both numbers, or the second number is zero")]
     NoPair,
     #[error("this run has no point with {levels} to compare with")]
     NoPoint { levels: String },
@@ -43,9 +43,9 @@ enum NotMeasured {
     TrialFailed { reason: String },
     #[error("all {trials} trials failed{reason}")]
     AllFailed { trials: usize, reason: String },
-    #[error("no trial that counts has the {number}")]
+    #[error("no counted trial has the {number}")]
     NoValue { number: String },
-    #[error("the {number} is undefined in {trials} of the trials that count")]
+    #[error("the {number} is undefined in {trials} of the counted trials")]
     Undefined { number: String, trials: usize },
 }
 
@@ -188,7 +188,7 @@ impl<'a> Index<'a> {
         let mut known = Vec::new();
         let ends = mean.interval.map(|(low, high)| [low, high]);
         if ends.is_some_and(|ends| ends.iter().any(|end| claim.test.holds(*end) != holds)) {
-            known.push("the 95 % interval reaches across the limit".to_owned());
+            known.push("the 95 % interval includes the limit".to_owned());
         }
         known.extend(self.undefined_in_some(point_id, &claim.number));
         known.extend(self.caveat(point_id));

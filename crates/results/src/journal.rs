@@ -312,11 +312,11 @@ pub(crate) fn read_intact(bytes: &[u8]) -> (RunState, Vec<(usize, &'static str)>
                 if bad.is_empty() {
                     bad.extend(state.contradiction(&entry).map(|what| (number, what)));
                 }
-                let late = "has a phase that ends after the longest trial, a week";
+                let late = "has a phase that ends later than a trial can last (a week)";
                 bad.extend(late_phase(&entry).map(|_| (number, late)));
                 state.on(entry);
             }
-            None => bad.push((number, "is damaged, or its writing was interrupted")),
+            None => bad.push((number, "is damaged or was only partly written")),
         }
     }
     (state, bad)

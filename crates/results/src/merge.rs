@@ -62,8 +62,8 @@ pub enum MergeError {
     },
     /// An object belongs to another plan.
     #[error(
-        "{key} belongs to another plan (its resolved plan has sha256 {found}, the one there {expected}); give each plan a place of \
-         its own"
+        "{key} belongs to another plan (its resolved plan has sha256 {found}, that of the shard store {expected}); give each plan \
+         its own shard store"
     )]
     OtherPlan {
         /// The object.
@@ -80,12 +80,12 @@ pub enum MergeError {
         reason: String,
     },
     /// No shard has started.
-    #[error("no shard has begun; `ccbench run PLAN --shard I/N --out …` runs one")]
+    #[error("no shard has started; `ccbench run PLAN --shard I/N --out …` starts one")]
     NoSession,
     /// Shards ran on different backends, or versions of one, so their trials are not repetitions of one point.
     #[error(
-        "the attempts {one} and {other} ran on different backends, or versions of one, or with another dilation of the lab (`backend` in \
-         their sessions); run all shards again in another place, on one backend, in the lab with the same --dilation"
+        "the attempts {one} and {other} ran on different backends, backend versions or dilations of the lab (see `backend` in their \
+         sessions); run all shards again into a new shard store, on one backend, in the lab with the same --dilation"
     )]
     OtherBackend {
         /// An attempt.
@@ -95,7 +95,7 @@ pub enum MergeError {
     },
     /// A trial's attempt has no description, so its backend is unknown.
     #[error(
-        "{session} is missing, so nobody knows on which backend attempt {attempt} of shard {shard} ran {commit}; put {session} back, or \
+        "{session} is missing, so the backend on which attempt {attempt} of shard {shard} ran {commit} is unknown; put {session} back, or \
          remove {commit} and run shard {shard} again"
     )]
     NoSessionOf {
@@ -110,7 +110,7 @@ pub enum MergeError {
     },
     /// A file of a results directory in a bucket differs from the committed one.
     #[error(
-        "{key} is damaged ({what}); remove the run there and upload it again, or read its shards"
+        "{key} is damaged ({what}); remove the run from the bucket and upload it again, or read its shards"
     )]
     DamagedCopy {
         /// The file.
@@ -119,7 +119,7 @@ pub enum MergeError {
         what: String,
     },
     /// The plan does not have this trial.
-    #[error("{key} is no trial of the plan, or has another seed; remove it")]
+    #[error("{key} is not a trial of the plan, or has another seed; remove it")]
     NotPlanned {
         /// The trial's commit.
         key: String,

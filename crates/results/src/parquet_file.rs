@@ -165,19 +165,22 @@ fn read_metadata(file: &mut (impl Read + Seek)) -> PolarsResult<FileMetaData> {
     polars_ensure!(magic == *b"PAR1", ComputeError: "it is not a complete Parquet file");
     let length = u32::from_le_bytes([a, b, c, d]);
     let metadata_at = trailer_at.checked_sub(length.into());
-    file.seek(SeekFrom::Start(metadata_at.ok_or_else(|| damaged("the length of its metadata"))?))?;
+    file.seek(SeekFrom::Start(
+        metadata_at.ok_or_else(|| damaged("its metadata has a wrong length"))?,
+    ))?;
     let mut bytes = vec![0; length as usize];
     file.read_exact(&mut bytes)?;
     // The limit counts 8 bytes for each list element; an element has at least one.
     let mut protocol = TCompactInputProtocol::new(&bytes[..], bytes.len().saturating_mul(9));
     let metadata = FileMetaData::read_from_in_protocol(&mut protocol);
-    let metadata = metadata.map_err(|error| damaged(&format!("its metadata: {error}")))?;
+    let metadata =
+        metadata.map_err(|error| damaged(&format!("its metadata cannot be read: {error}")))?;
     let in_groups = metadata.row_groups.iter().try_fold(0_i64, |sum, group| {
         sum.checked_add(group.num_rows).filter(|_| group.num_rows >= 0)
     });
     match in_groups == Some(metadata.num_rows) {
         true => Ok(metadata),
-        false => Err(damaged("the number of its rows")),
+        false => Err(damaged("its number of rows is wrong")),
     }
 }
 
@@ -188,22 +191,23 @@ fn check_pages(file: &mut Cursor<Vec<u8>>, column: &ColumnMetaData) -> PolarsRes
     let begin = begin.unwrap_or(data_at);
     let end = begin.checked_add(column.total_compressed_size);
     let (Ok(begin), Some(Ok(end))) = (u64::try_from(begin), end.map(u64::try_from)) else {
-        return Err(damaged("the position of a column"));
+        return Err(damaged("a column has a wrong position"));
     };
     file.set_position(begin);
     while file.position() < end {
         let mut protocol = TCompactInputProtocol::new(&mut *file, MAX_PAGE_HEADER_BYTES);
         let header = PageHeader::read_from_in_protocol(&mut protocol);
-        let header = header.map_err(|error| damaged(&format!("a page's header: {error}")))?;
+        let header =
+            header.map_err(|error| damaged(&format!("a page's header cannot be read: {error}")))?;
         let values = header.data_page_header.map(|page| page.num_values);
         let values = values.or(header.data_page_header_v2.map(|page| page.num_values));
         let values = values.or(header.dictionary_page_header.map(|page| page.num_values));
         if !values.is_none_or(|values| (0..=column.num_values).contains(&values.into())) {
-            return Err(damaged("the number of a page's values"));
+            return Err(damaged("a page has a wrong number of values"));
         }
         let length = u64::try_from(header.compressed_page_size);
         let next = length.ok().and_then(|length| file.position().checked_add(length));
-        file.set_position(next.ok_or_else(|| damaged("the length of a page"))?);
+        file.set_position(next.ok_or_else(|| damaged("a page has a wrong length"))?);
     }
     Ok(())
 }

@@ -502,7 +502,7 @@ fn reopen(path: &Path, plan_sha256: &str, utc: &str, depth: Depth) -> Result<(Ru
     }
     if torn > 0 {
         record.notes.push(format!(
-            "{utc}: the journal ended in {torn} bytes of an unfinished line; removed"
+            "{utc}: removed {torn} bytes of an unfinished line from the end of the journal"
         ));
     }
     if let Some((point_id, trial)) = record.lost(journal.state()).into_iter().next() {

@@ -160,7 +160,8 @@ fn summary_files(dir: &Path, found: &mut Verification) -> Vec<Wanted> {
                 files.push(Wanted { name: name.to_owned(), expected });
             }
             None => {
-                let what = format!("line {number} is damaged; `ccbench summarize` writes it again");
+                let what =
+                    format!("line {number} is damaged; `ccbench summarize` rewrites the file");
                 found.damaged.push((DIGESTS_FILE.to_owned(), what));
             }
         }
@@ -172,7 +173,7 @@ fn compare(dir: &Path, wanted: &[Wanted], found: &mut Verification) {
     let results = in_parallel(wanted, |file| {
         // The directory may come from someone else, and the path must not lead to a device.
         if !is_inside(&file.name) {
-            return Some("outside of the results directory".to_owned());
+            return Some("outside the results directory".to_owned());
         }
         compare_with_digest(&dir.join(&file.name), file.expected.as_ref(), Depth::Digests)
     });

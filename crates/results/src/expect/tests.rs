@@ -104,7 +104,7 @@ fn mean_decides_a_claim_and_interval_across_the_limit_is_noted() {
     // t(0.975, 2) = 4.3027 times 1 ms, divided by the square root of 3.
     let (low, high) = found[0].interval.unwrap();
     assert!((low - 23_515.9).abs() < 1.0 && (high - 28_484.1).abs() < 1.0);
-    assert_eq!(found[0].why, ["the 95 % interval reaches across the limit"]);
+    assert_eq!(found[0].why, ["the 95 % interval includes the limit"]);
     assert!(found[1].why.is_empty());
     assert_eq!(
         (found[0].measured_text().as_str(), found[0].expected_text().as_str()),
@@ -136,7 +136,7 @@ fn ratios_pair_the_same_repetition() {
         (Some(2.0), 3, Outcome::Holds)
     );
     assert_eq!((found[2].measured, found[2].outcome), (None, Outcome::NotMeasured));
-    assert_eq!(found[2].why, ["no trial that counts has the srtt of group long in alone"]);
+    assert_eq!(found[2].why, ["no counted trial has the srtt of group long in alone"]);
     assert_eq!(
         found[1].number,
         "srtt of group long in loaded over srtt of group long in loaded at queue=small"
@@ -195,7 +195,7 @@ fn undefined_values_are_counted() {
     let never = (1..=3).map(|trial| time(trial, "undefined", 1.0)).collect();
     let found = judged(claims, &summary(never, ok(0)));
     assert_eq!(found[0].outcome, Outcome::NotMeasured);
-    let why = "is undefined in 3 of the trials that count";
+    let why = "is undefined in 3 of the counted trials";
     assert_eq!(found[0].why, [format!("the convergence_time of all flows in loaded {why}")]);
     // If an index is undefined in some instants, the trial still has a value. The timescale is part of the number.
     let of_index = [

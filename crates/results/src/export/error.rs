@@ -33,7 +33,7 @@ pub enum ExportError {
         known: String,
     },
     /// The run has no rows for the other tool's format.
-    #[error("{}: nothing to export: {reason}; `ccbench export csv` writes every table that there is", path.display())]
+    #[error("{}: nothing to export: {reason}; `ccbench export csv` writes every table that the run has", path.display())]
     NoData {
         /// The results directory.
         path: PathBuf,

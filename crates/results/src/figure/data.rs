@@ -118,7 +118,7 @@ impl Selection {
         if TRIAL_COLUMNS.contains(&column) || self.is_factor(column) {
             let known: BTreeSet<String> = self.trials.iter().map(of_trial).collect();
             if !known.contains(value) {
-                return Err(wrong(format!("there are: {}", comma_separated(known))));
+                return Err(wrong(format!("no such value; there are: {}", comma_separated(known))));
             }
             let kept = self.trials.iter().filter(|end| of_trial(end) == value).cloned().collect();
             self.trials = kept;
@@ -129,14 +129,14 @@ impl Selection {
             let factors = self.factors.iter().map(String::as_str);
             let known = comma_separated(factors.chain(TRIAL_COLUMNS).chain(mine.iter().copied()));
             return Err(wrong(match ROW_COLUMNS.contains(&column) {
-                true => format!("a {} figure can be filtered by {known}", kind.name()),
-                false => format!("the columns are {known}"),
+                true => format!("a {} figure can be filtered only by {known}", kind.name()),
+                false => format!("no such column; the columns are {known}"),
             }));
         }
         let known = self.existing_values(column)?;
         match known.contains(value) {
             true => Ok(()),
-            false => Err(wrong(format!("there are: {}", comma_separated(known)))),
+            false => Err(wrong(format!("no such value; there are: {}", comma_separated(known)))),
         }
     }
 

@@ -54,7 +54,7 @@ pub enum FigureError {
         values: [String; 2],
     },
     /// `--x` or `--y` names no factor that varies.
-    #[error("{option} {factor}: the factors for two different axes are: {known}")]
+    #[error("{option} {factor}: --x and --y need two different factors of these: {known}")]
     Axis {
         /// `--x` or `--y`.
         option: &'static str,

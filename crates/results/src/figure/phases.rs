@@ -138,11 +138,11 @@ fn metrics(data: &Selection, summary: &Summary) -> Result<Vec<Metric>> {
 fn no_values(name: &str) -> String {
     let scopes = scopes_of(name);
     if SCOPES.iter().any(|scope| scopes.contains(scope)) {
-        return "; this run has no values of it".to_owned();
+        return "; this run has no values for it".to_owned();
     }
     let scopes: Vec<&str> = scopes.into_iter().map(Scope::as_str).collect();
     format!(
-        "; bars are of flow groups and probes, and it is a metric of scope {}: use --kind heatmap",
+        "; this kind has bars of flow groups and probes, but the scope of this metric is {}: use --kind heatmap",
         scopes.join(", ")
     )
 }

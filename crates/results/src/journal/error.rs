@@ -29,8 +29,8 @@ pub enum JournalError {
     },
     /// A phase ends later than that of any trial can: its instants would not fit into memory.
     #[error(
-        "{}: line {line}: `phases` of trial {trial} of point {point_id}: `{phase}` ends {end} after the trial's beginning, and a trial \
-         lasts a week ({}) at most; restore the file from a copy, or make the run again",
+        "{}: line {line}: `phases` of trial {trial} of point {point_id}: `{phase}` ends {end} after the trial's beginning, but a trial \
+         lasts at most a week ({}); restore the file from a copy, or repeat the run",
         path.display(), MAX_TRIAL
     )]
     PhaseTooLate {
@@ -49,8 +49,8 @@ pub enum JournalError {
     },
     /// The results directory is no longer at its path.
     #[error(
-        "the results directory {} was removed, renamed or replaced while it was written; this run ends, and trials from \
-         then on are lost. Put it back and use `ccbench run --resume DIR`, or start a new run",
+        "the results directory {} was removed, renamed or replaced while it was written; this run ends, and its later \
+         trials are lost. Put it back and use `ccbench run --resume DIR`, or start a new run",
         path.display()
     )]
     Moved {

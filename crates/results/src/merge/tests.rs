@@ -258,21 +258,21 @@ fn what_does_not_belong_together_is_refused() {
     let error = refused(&|shards| shards.sessions[1].record.plan_sha256 = "0".repeat(64));
     assert!(error.starts_with("sessions/a2.json belongs to another plan"), "{error}");
     let error = refused(&|shards| shards.commits[1].trial.seed += 1);
-    assert!(error.contains("is no trial of the plan, or has another seed"), "{error}");
+    assert!(error.contains("is not a trial of the plan, or has another seed"), "{error}");
     let error = refused(&|shards| shards.commits[1].trial.trial = 5);
-    assert!(error.contains("is no trial of the plan"), "{error}");
+    assert!(error.contains("is not a trial of the plan"), "{error}");
     let error = refused(&|shards| {
         shards.sessions.clear();
         shards.commits.clear();
     });
-    assert!(error.starts_with("no shard has begun"), "{error}");
+    assert!(error.starts_with("no shard has started"), "{error}");
     // The other sessions have one backend, but do not tell this trial's.
     let error = refused(&|shards| {
         let other = shards.attempt("sim", 1, RunBackend::Simulator { model_version: 1 }, 0);
         shards.commits[0] = other[0].clone();
         shards.sessions.retain(|session| session.attempt.id != "sim");
     });
-    let expected = "sessions/sim.json is missing, so nobody knows on which backend attempt sim of shard 1/3 ran commits/point=";
+    let expected = "sessions/sim.json is missing, so the backend on which attempt sim of shard 1/3 ran commits/point=";
     assert!(error.starts_with(expected), "{error}");
     let error = refused(&|shards| {
         let other = shards.attempt("sim", 1, RunBackend::Simulator { model_version: 1 }, 0);
@@ -283,7 +283,7 @@ fn what_does_not_belong_together_is_refused() {
         let digests = &mut shards.commits[0].trial.digests;
         digests.values_mut().next().unwrap().sha256 = "0".repeat(64);
     });
-    assert!(error.contains("its SHA-256 is another one"), "{error}");
+    assert!(error.contains("its SHA-256 differs"), "{error}");
     assert!(error.contains("remove commits/point="), "{error}");
     let error = refused(&|shards| {
         let digests = &mut shards.commits[0].trial.digests;

@@ -80,7 +80,7 @@ fn a_phase_that_no_trial_can_have_is_found() {
     assert!(longest.is_empty(), "{longest:?}");
     let found = late(MAX_TRIAL.get() + 1);
     let number = before.split_inclusive(|byte| *byte == b'\n').count() + 2;
-    let what = format!("line {number} has a phase that ends after the longest trial, a week");
+    let what = format!("line {number} has a phase that ends later than a trial can last (a week)");
     assert_eq!(found, [(journal::FILE_NAME.to_owned(), what)]);
     assert!(RunDir::open(&run).is_err(), "other readers refuse it, too");
 }
@@ -96,7 +96,7 @@ fn files_outside_of_the_directory_are_not_read() {
     let lines = std::fs::read_to_string(&sums).unwrap();
     let absolute = root.path().join("secret").display().to_string();
     std::fs::write(&sums, format!("{lines}{digest}  ../secret\n{digest}  {absolute}\n")).unwrap();
-    let what = "outside of the results directory".to_owned();
+    let what = "outside the results directory".to_owned();
     let expected = [("../secret".to_owned(), what.clone()), (absolute, what)];
     assert_eq!(verify(&run).unwrap().damaged, expected);
 }
@@ -284,7 +284,7 @@ fn a_changed_plan_is_refused_by_readers() {
     let run = finished_run(root.path());
     std::fs::write(run.join("plan.resolved.toml"), "name = \"crush\"\n").unwrap();
     let error = summarize(&run, TrialFilter::default()).unwrap_err().to_string();
-    let expected = "plan.resolved.toml is damaged (changed: its SHA-256 is another one)";
+    let expected = "plan.resolved.toml is damaged (changed: its SHA-256 differs)";
     assert!(error.contains(expected) && error.contains("`ccbench verify "), "{error}");
     assert!(matches!(RunDir::open(&run), Err(StoreError::DamagedPlan { .. })));
     without_digests(&run);

@@ -345,7 +345,7 @@ fn rejects_unsupported_filters_and_unknown_values() {
         (
             Kind::Phases,
             "flow_id",
-            format!("a phases figure can be filtered by scheme, buffer, {all}"),
+            format!("a phases figure can be filtered only by scheme, buffer, {all}"),
         ),
         (Kind::Plane, "cc", format!("{all}, flow_id")),
         (Kind::Strips, "link", format!("{all}, flow_id")),
@@ -368,7 +368,7 @@ fn rejects_unsupported_filters_and_unknown_values() {
     }
     let of_link = error(Kind::Heatmap, &[("link", "bottleneck")]);
     assert!(
-        of_link.contains("has no value for it; it has values for all, under_test"),
+        of_link.contains("has no value with this filter; it has values for all, under_test"),
         "{of_link}"
     );
     // The group of the selected flow is the group under test.

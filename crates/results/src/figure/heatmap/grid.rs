@@ -53,9 +53,9 @@ impl Layout {
         let varying: Vec<Dimension> =
             names.into_iter().map(|name| Dimension { levels: levels(data, &name), name }).collect();
         if varying.is_empty() {
-            return Err(
-                data.no_data("it has one point, and a heatmap is over the factors of a matrix")
-            );
+            return Err(data.no_data(
+                "there is only one point, but the axes of a heatmap are factors that vary",
+            ));
         }
         let (x, y) = (data.request.x.as_deref(), data.request.y.as_deref());
         Self::arrange(varying, x, y)

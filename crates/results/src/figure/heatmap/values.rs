@@ -107,7 +107,7 @@ fn shares(data: &Selection, summary: &Summary) -> Result<Values> {
     let names: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
     let subject = data.group_under_test(&names).filter(|_| names.len() > 1).ok_or_else(|| {
         data.no_data(&format!(
-            "a share of the throughput needs two groups in one {}",
+            "a share of the throughput needs two flow groups in {}",
             spoken_phase(&phase)
         ))
     })?;
@@ -171,7 +171,7 @@ fn rows(data: &Selection, summary: &Summary) -> Result<Vec<PointRow>> {
     if of_metric.is_empty() {
         return Err(FigureError::UnknownMetric {
             metric: requested.to_owned(),
-            hint: "; this run has no values of it".to_owned(),
+            hint: "; this run has no values for it".to_owned(),
         });
     }
     let subject = |row: &PointRow| (row.scope, row.subject.clone());
@@ -183,7 +183,7 @@ fn rows(data: &Selection, summary: &Summary) -> Result<Vec<PointRow>> {
                 let subjects: BTreeSet<&String> =
                     of_metric.iter().map(|row| &row.subject).collect();
                 let reason = format!(
-                    "`{requested}` has no value for it; it has values for {}",
+                    "`{requested}` has no value with this filter; it has values for {}",
                     comma_separated(subjects)
                 );
                 FigureError::Where { column: column.to_owned(), value: value.to_owned(), reason }
