@@ -54,7 +54,7 @@ pub fn suggestion(plan: &CheckedPlan, host: &Host, usable: &[Engine]) -> Option<
             let seconds = lab_seconds(plan, engine, host.cpus);
             format!("`--lab` does not depend on it (about {})", duration(seconds))
         }
-        None => "`--lab` does not depend on it, after `ccbench lab build` (once, about 20 minutes)"
+        None => "`--lab` does not depend on it, after `ccbench lab build` (once, about 35 minutes)"
             .to_owned(),
     };
     Some(format!("results may depend on this machine: {}; {how}", reasons.join("; ")))
