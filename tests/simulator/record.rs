@@ -49,7 +49,7 @@ fn a_rate_below_the_capacity_is_reported() {
     let printed = record(&bench, "5mbit");
     // Towards `src`, seven of the ten seconds have more.
     let line = printed.lines().find(|line| line.starts_with("path.down.csv: ")).unwrap();
-    assert!(line.contains("; 70 not saturated, so a lower bound"), "{line}");
+    assert!(line.contains("; 70 not saturated, so their rates are lower bounds"), "{line}");
 }
 
 #[test]

@@ -162,7 +162,8 @@ fn what_fails_again_exits_with_2() {
         "`ftp://bucket` is not the URL of a bucket",
     );
     refused(&["--out", "s3://bucket"], "only shards are put into a bucket");
-    for (place, message) in [("nowhere", "is no directory"), ("shards/commits", "has no shards")] {
+    for (place, message) in [("nowhere", "is not a directory"), ("shards/commits", "has no shards")]
+    {
         let (code, printed) = merge(&bench, &[place]);
         assert_eq!(code, Some(2), "{printed}");
         assert!(printed.contains(message), "{printed}");

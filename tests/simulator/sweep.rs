@@ -58,5 +58,8 @@ fn an_index_lists_runs_and_writes_their_reports() {
     std::fs::remove_file(run.join("plan.toml")).unwrap();
     let done = bench.run(&["index", "--reports"]);
     assert_eq!(done.status.code(), Some(1), "{}", text(&done));
-    assert!(text(&done).contains("no report of ") && index().contains("\"has_report\":false"));
+    assert!(
+        text(&done).contains("cannot write the report of ")
+            && index().contains("\"has_report\":false")
+    );
 }

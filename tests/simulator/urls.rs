@@ -172,7 +172,7 @@ fn a_run_that_is_too_large_for_the_cache_is_refused() {
     let bench = Bench::new();
     three(&bench, "shards");
     for (limit, code, message) in [
-        ("0", 1, "set CCBENCH_RUN_CACHE_GIB, or make a results directory"),
+        ("0", 1, "raise CCBENCH_RUN_CACHE_GIB, or make a results directory"),
         ("much", 2, "CCBENCH_RUN_CACHE_GIB=`much` is not a number"),
     ] {
         let mut command = bench.command(&["summarize", "shards"]);
@@ -279,7 +279,7 @@ fn a_run_in_a_bucket_is_there_as_a_whole() {
     // As if the command that uploads it had been killed.
     server.remove_object(&format!("{}/journal.ndjson", url.strip_prefix("s3://").unwrap()));
     let refused = reads(&["summarize", &url], 2);
-    assert!(refused.contains("has no journal.ndjson: it was not uploaded"), "{refused}");
+    assert!(refused.contains("has no journal.ndjson, so its upload is incomplete"), "{refused}");
     // Only the same run replaces its files.
     let refused = reads(&["merge", "shards", "--out", out], 2);
     assert!(refused.contains("has another run"), "{refused}");

@@ -329,7 +329,7 @@ async fn connect(node: &str, address: &Address, tls: Option<&Tls>) -> Result<Cha
                 endpoint = tls.apply(endpoint).map_err(|e| fail(chain(&e)))?;
             } else if !loopback(target) {
                 return Err(fail(format!(
-                    "{target} is not a loopback address and needs certificates: add `--pki DIR` \
+                    "{target} is not a loopback address, so the connection needs certificates; add `--pki DIR` \
                      (`ccbench pki init DIR` makes them)"
                 )));
             }
@@ -389,7 +389,8 @@ impl Agent {
         ClockOffset::from_timestamps(t1_ns, received_ns, sent_ns, t4_ns).ok_or_else(|| {
             let (node, step) = (node.to_owned(), "clock");
             let reason = format!(
-                "received at {received_ns} ns and sent at {sent_ns} ns in {} ns is impossible",
+                "the agent's timestamps are impossible: received at {received_ns} ns and answered at {sent_ns} ns, within a round trip \
+                 of {} ns",
                 t4_ns - t1_ns
             );
             AgentError::Call { node, step, reason }

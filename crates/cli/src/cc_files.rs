@@ -25,7 +25,7 @@ pub struct CcContents {
 #[derive(Debug, thiserror::Error)]
 enum ReadError {
     #[error(
-        "there is no such file; the path is relative to the plan's directory (of a plan that ccbench contains, to the working directory), and {}",
+        "there is no such file; the path is relative to the plan's directory, or to the working directory for a plan of ccbench's own; {}",
         COMPILE
     )]
     NotFound,
@@ -35,7 +35,7 @@ enum ReadError {
 
 /// How to build a file, for error messages.
 const COMPILE: &str =
-    "`clang -O2 -g -target bpf -c NAME.bpf.c -o NAME.bpf.o` makes an object for BPF";
+    "`clang -O2 -g -target bpf -c NAME.bpf.c -o NAME.bpf.o` compiles a BPF object";
 
 /// Reads the files of the plan at `plan`.
 pub fn read(plan: &Path, files: &BTreeSet<String>) -> CcContents {

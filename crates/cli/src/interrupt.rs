@@ -44,7 +44,7 @@ impl Interrupt {
                 // The screen of a live view prints the message itself.
                 if !terminal::is_open() {
                     message(format_args!(
-                        "stopping: trials that run are discarded, finished trials are kept (press Ctrl-C again to stop at once)"
+                        "stopping: running trials are discarded, finished trials are kept (press Ctrl-C again to stop at once)"
                     ));
                 }
                 // Sending fails only after the run has ended.

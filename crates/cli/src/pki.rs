@@ -73,8 +73,8 @@ pub enum PkiError {
     OtherUsage(PathBuf),
     /// A certificate already exists. It would stay valid.
     #[error(
-        "pki: {} exists, and without the file it could not be revoked: renew it (`ccbench pki renew`), revoke it and remove \
-         it, or choose another name",
+        "pki: {} exists, and once overwritten, the certificate could not be revoked; renew it (`ccbench pki renew`), revoke it \
+         and remove the file, or choose another name",
         .0.display()
     )]
     Issued(PathBuf),
@@ -82,7 +82,7 @@ pub enum PkiError {
     #[error("pki: the authority did not sign {}", .0.display())]
     Foreign(PathBuf),
     /// The key beside a certificate does not belong to it.
-    #[error("pki: {} is not the key of its certificate", .0.display())]
+    #[error("pki: {} is not the key of the certificate beside it; restore it from a copy", .0.display())]
     OtherKey(PathBuf),
     /// A revoked certificate cannot be renewed.
     #[error(
@@ -101,10 +101,10 @@ pub enum PkiError {
         format: &'static str,
     },
     /// The validity of a token is zero or too long.
-    #[error("pki: a token is valid for 30 days (720h) at most, and for some time")]
+    #[error("pki: the validity of a token must be more than zero and at most 30 days (720h)")]
     Validity,
     /// The service for nodes that join failed.
-    #[error("pki: {op}: {source}")]
+    #[error("pki: cannot {op}: {source}")]
     Service {
         /// The operation.
         op: String,

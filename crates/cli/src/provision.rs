@@ -33,7 +33,7 @@ pub const INSTALL_SCRIPT: &str = include_str!("../../../scripts/install-agent.sh
 pub enum ProvisionError {
     /// The plan is already for a testbed.
     #[error(
-        "node `{0}` has an `agent`; give the plan without agents and addresses: they are what this command adds"
+        "node `{0}` has an `agent`; give the plan without agents and addresses, because this command adds them"
     )]
     Agent(String),
     /// The plan's nodes are virtual machines of the lab.
@@ -49,7 +49,8 @@ pub enum ProvisionError {
     HostName(String, String),
     /// A link or capture names a device that leads to no node.
     #[error(
-        "`{table}.{name}` is at `{dev}` of `{node}`, by which no node is reached; device names differ on a testbed: give `toward` instead of `dev`"
+        "`{table}.{name}` is at `{dev}` of `{node}`, a device that leads to no node; device names differ on a testbed: give \
+         `toward` instead of `dev`"
     )]
     Device {
         /// `links` or `capture`.
@@ -62,7 +63,7 @@ pub enum ProvisionError {
         dev: String,
     },
     /// The manifest belongs to another plan, or to an experiment that is not ready.
-    #[error("the manifest has no node `{0}`; is it that of this plan's experiment?")]
+    #[error("the manifest has no node `{0}`; give the manifest of this plan's experiment")]
     NotReserved(String),
     /// The text of the plan cannot be changed.
     #[error("cannot change the plan's text: {0}")]

@@ -74,7 +74,7 @@ impl ReadableRun {
             (Some(path), _) => Ok(path.clone()),
             (None, None) => Ok(self.path.join(name)),
             (None, Some((location, _))) => Err(CliError::Usage(format!(
-                "{location} is no results directory of this machine, beside which {name} could be written; add --output {name}"
+                "{location} is not a results directory on this machine, so {name} cannot be written there; add --output {name}"
             ))),
         }
     }
@@ -100,7 +100,7 @@ async fn has_shards(store: &dyn ShardStore) -> Result<bool, CliError> {
     let location = store.location();
     Err(CliError::Usage(format!(
         "{location} has no run; `ccbench run PLAN --shard I/N --out {location}` puts shards there, and `ccbench merge SHARDS --out \
-         {location}` a results directory"
+         {location}` makes a results directory there"
     )))
 }
 
@@ -201,7 +201,7 @@ async fn download_records(store: &dyn ShardStore, staging: &Staging) -> Result<S
         match store.download(name, &path).await {
             Err(error) if error.is_absent() => {
                 return Err(CliError::Usage(format!(
-                    "{} has no {name}: it was not uploaded to the end; wait for the command that does so, or upload it again",
+                    "{} has no {name}, so its upload is incomplete; wait for the command that uploads it, or upload it again",
                     store.location()
                 )));
             }

@@ -34,12 +34,14 @@ pub enum RunCacheError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The environment variable with the limit is not a number.
-    #[error("CCBENCH_RUN_CACHE_GIB=`{0}` is not a number of GiB; write CCBENCH_RUN_CACHE_GIB=16")]
+    #[error(
+        "CCBENCH_RUN_CACHE_GIB=`{0}` is not a number of GiB; give one, like CCBENCH_RUN_CACHE_GIB=16"
+    )]
     Limit(String),
     /// The run is larger than the cache.
     #[error(
-        "the run has {bytes} bytes, and the run cache {} holds {limit} at most; set CCBENCH_RUN_CACHE_GIB, or make a results directory on \
-         this machine: `ccbench merge` does so from shards",
+        "the run has {bytes} bytes, but the run cache {} holds {limit} at most; raise CCBENCH_RUN_CACHE_GIB, or make a results directory \
+         on this machine: `ccbench merge` does so from shards",
         root.display()
     )]
     TooLarge {
@@ -52,7 +54,7 @@ pub enum RunCacheError {
     },
     /// The copies in the cache are in use.
     #[error(
-        "the run cache {} has no room for {bytes} bytes beside the runs that are read now; wait for other commands to end, or set \
+        "the run cache {} has no room for {bytes} bytes while other commands read its runs; wait for them to end, or raise \
          CCBENCH_RUN_CACHE_GIB",
         root.display()
     )]
@@ -330,7 +332,7 @@ mod tests {
         assert_eq!(other.entry("new").unwrap().run().as_ref(), Some(&new));
         assert_eq!((other.latest().as_ref(), one.latest()), (Some(&new), None));
         let error = one.make_room(LIMIT + 1).unwrap_err().to_string();
-        assert!(error.contains("holds 1000 at most; set CCBENCH_RUN_CACHE_GIB"), "{error}");
+        assert!(error.contains("holds 1000 at most; raise CCBENCH_RUN_CACHE_GIB"), "{error}");
     }
 
     #[test]

@@ -55,7 +55,9 @@ pub enum TaskError {
         count: u32,
     },
     /// The number of a task is not that of a shard.
-    #[error("--shard auto/{count}: the task {task} is not in 1 to {count}; use an array 1-{count}")]
+    #[error(
+        "--shard auto/{count}: the task {task} is outside 1 to {count}; use an array 1-{count}"
+    )]
     Outside {
         /// The number of shards.
         count: u32,
@@ -78,7 +80,7 @@ pub enum ShardRunError {
     Results(#[from] ccbench_results::Error),
     /// The scratch directory cannot be made.
     #[error(
-        "cannot create a directory in {path}: {source}; set TMPDIR to a directory with space for the trials that run"
+        "cannot create a directory in {path}: {source}; set TMPDIR to a directory with space for the running trials"
     )]
     Scratch {
         /// The directory for temporary files.
@@ -88,8 +90,8 @@ pub enum ShardRunError {
     },
     /// The store holds another plan.
     #[error(
-        "{location} has shards of another plan, or of other overrides; give each plan a place of its own (--out), and in the lab all \
-         shards the same --engine"
+        "{location} has shards of another plan, or of this one with other overrides; give each plan a place of its own (--out), and in \
+         the lab give all shards the same --engine"
     )]
     OtherPlan {
         /// The store.
@@ -97,7 +99,7 @@ pub enum ShardRunError {
     },
     /// The store holds another trace or another supplied congestion control.
     #[error(
-        "{location}/{key} is another file than that of this machine; give all machines the same files, or these shards a place of \
+        "{location}/{key} differs from the file on this machine; give all machines the same files, or give these shards a place of \
          their own (--out)"
     )]
     OtherFile {
@@ -108,9 +110,9 @@ pub enum ShardRunError {
     },
     /// The trials in the store ran on another backend.
     #[error(
-        "the trials of attempt {attempt} in {location} ran on another backend, or version of one, or with another dilation of the lab; \
-         give all shards the same options, in the lab --engine and --dilation too, and the same programs, or these shards a place of \
-         their own (--out)"
+        "the trials of attempt {attempt} in {location} ran on another backend, on another version of it, or with another dilation of the \
+         lab; run all shards with the same programs and options (in the lab also --engine and --dilation), or give these shards a place \
+         of their own (--out)"
     )]
     OtherBackend {
         /// The store.
@@ -314,7 +316,8 @@ impl ShardRun {
             let winner = winner.attempt.id;
             self.duplicates.set(self.duplicates.get() + 1);
             message(format_args!(
-                "point {point_id}, repetition {trial}: attempt {winner} has committed this trial; that of this attempt is discarded"
+                "point {point_id}, repetition {trial}: attempt {winner} has committed this trial, so that of this attempt is \
+                 discarded"
             ));
             self.store.create(&commit.duplicate_key(), commit.encode()?).await?;
             for name in commit.trial.digests.keys() {

@@ -200,7 +200,7 @@ impl Backend for Testbed {
             let needs_rebuild = self.is_dead() || (failed && self.process.is_some());
             queue.end(running, result, needs_rebuild).await;
             if needs_rebuild && !queue.is_stopped() {
-                info!("rebuild the testbed");
+                info!("rebuilding the testbed");
                 if let Err(error) = self.rebuild(experiment).await {
                     return queue.stop(error);
                 }
@@ -230,7 +230,7 @@ impl Testbed {
         if self.process.is_none()
             && let Some(loss) = lost_node(&result)
         {
-            warn!("wait for the nodes after: {loss}");
+            warn!("waiting for the nodes after: {loss}");
             progress.message("node", &format!("{loss}; trying again when every node answers"));
             let Experiment { id, await_nodes, .. } = trial.experiment;
             let (epoch, rebooted) = (trial.dir.next_epoch(), &mut self.rebooted);
@@ -258,7 +258,7 @@ impl Testbed {
             }
             Err(error) => error,
         };
-        warn!("rebuild the testbed after: {error}");
+        warn!("rebuilding the testbed after: {error}");
         progress.message("testbed", &format!("{error}; trying again on a new testbed"));
         self.rebuild(trial.experiment).await?;
         trial::run(*trial, self, progress, interrupt).await

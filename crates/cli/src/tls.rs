@@ -24,7 +24,7 @@ pub enum TlsError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The contents of the file are invalid.
-    #[error("use the {what} {}: {source}", path.display())]
+    #[error("cannot use the {what} {}: {source}", path.display())]
     Unusable {
         /// What the file is for, such as "authority".
         what: &'static str,
@@ -85,14 +85,14 @@ impl Tls {
         let error = rustls_error(error)?;
         if is_of_other_authority(error) {
             return Some(format!(
-                "another authority than that of --pki issued the certificate of the agent ({error}); give the directory of its authority, \
-                 or the node a certificate of this one (`ccbench pki node DIR HOST`)"
+                "the agent's certificate was not issued by the authority of --pki ({error}); give the directory of its authority, or give \
+                 the node a certificate of this one (`ccbench pki node DIR HOST`)"
             ));
         }
         let list = self.crl.as_ref()?.display();
         match error {
             InvalidCertificate(CertificateError::Revoked) => Some(format!(
-                "the certificate of the agent is revoked ({list}); give the node another one (`ccbench pki node DIR HOST`)"
+                "the agent's certificate is revoked ({list}); give the node another one (`ccbench pki node DIR HOST`)"
             )),
             // The certificate is of an authority with another name, or with the same name and another key.
             InvalidCertificate(CertificateError::UnknownRevocationStatus)

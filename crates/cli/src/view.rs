@@ -38,7 +38,7 @@ pub enum ViewError {
     #[error("several runs are in progress; give the results directory of one of them: {}", .0.join(", "))]
     Several(Vec<String>),
     /// The screen needs a terminal.
-    #[error("standard output is not a terminal; {0}")]
+    #[error("the live view needs a terminal as standard output; {0}")]
     NoTerminal(&'static str),
     /// An operation failed.
     #[error("cannot {op}: {source}")]
@@ -88,10 +88,10 @@ impl Views {
             return Ok(());
         }
         if json {
-            return Err(ViewError::NoTerminal("--json prints lines there"));
+            return Err(ViewError::NoTerminal("leave out --json, which prints lines there"));
         }
         if !io::stdout().is_terminal() {
-            return Err(ViewError::NoTerminal("without --view=terminal, lines are printed"));
+            return Err(ViewError::NoTerminal("leave out --view=terminal to print lines"));
         }
         Ok(())
     }

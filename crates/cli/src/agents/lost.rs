@@ -84,17 +84,18 @@ impl Agents {
         let refused = |reason: String| Err(refusal(node, "reboot", reason));
         let boot_id = &agent.info.boot_id;
         if boot_id.is_empty() {
-            let why = "its agent does not know the boot of its machine (no /proc), so a reboot cannot be verified";
+            let why = "its agent cannot read the boot ID of its machine, so a reboot could not be verified; mount /proc";
             return refused(why.to_owned());
         }
         if clock::is_this_boot(&agent.info) {
-            let why = "it is this machine, on which ccbench runs: leave out its `kernel_release`, or run ccbench on another one";
+            let why = "it is the machine on which ccbench runs; leave out its `kernel_release`, or run ccbench on another machine";
             return refused(why.to_owned());
         }
         let same = |(other, of): &(&String, &Agent)| *other != node && of.info.boot_id == *boot_id;
         match self.by_node.iter().find(same) {
             Some((other, _)) => refused(format!(
-                "it is the same machine as node {other}: only a node with a machine of its own is rebooted"
+                "it is on the same machine as node {other}, and ccbench reboots only a machine with a single node; leave out its \
+                 `kernel_release`, or give it a machine of its own"
             )),
             None => Ok(()),
         }
@@ -136,8 +137,8 @@ impl Agent {
             return Ok(());
         }
         let reason = format!(
-            "an earlier reboot into kernel {release} ended in another kernel: it is not rebooted into {release} again; look at its \
-             console, and run `--resume`"
+            "an earlier reboot into kernel {release} ended in another kernel, so ccbench does not try {release} again; look at the \
+             node's console, then continue with `--resume`"
         );
         Err(refusal(node, "reboot", reason))
     }
@@ -188,8 +189,8 @@ impl Agent {
             }
         };
         let reason = format!(
-            "it is not back with kernel {release} within {limit} ({answer}): look at its console; if it only takes longer, use \
-             `--await-reboot TIME`; a power cycle boots its usual kernel"
+            "it did not come back with kernel {release} within {limit} ({answer}); look at its console, use `--await-reboot TIME` if it \
+             only needs longer, or power-cycle it, which boots its usual kernel"
         );
         Err(refusal(node, "reboot", reason))
     }
@@ -217,7 +218,7 @@ impl Agent {
             return Err(refusal(node, "reboot", reason));
         }
         Ok(format!(
-            "rebooted into kernel {kernel}, which the plan names (boot {boot_id}, before {} with kernel {})",
+            "rebooted into kernel {kernel}, which the plan names (boot ID {boot_id}, previously {} with kernel {})",
             before.boot_id, before.kernel
         ))
     }
@@ -251,7 +252,10 @@ fn check_ours(
     if now.generation <= generation || now.last_run_id == run_id {
         return Ok(());
     }
-    let reason = format!("run {} has used this node meanwhile", now.last_run_id);
+    let reason = format!(
+        "run {} has used this node meanwhile; continue with `--resume` when it is done",
+        now.last_run_id
+    );
     Err(refusal(node, "describe", reason))
 }
 
@@ -262,7 +266,7 @@ fn boot_of(before: &wire::NodeInfo, now: &wire::NodeInfo) -> Option<String> {
         return None;
     }
     Some(format!(
-        "rebooted since the last attempt (boot {}, before {})",
+        "rebooted since the last attempt (boot ID {}, previously {})",
         now.boot_id, before.boot_id
     ))
 }
@@ -309,7 +313,7 @@ fn reboot(
     let [earlier, kernel] = [before, now].map(|info| (&info.kernel, &info.kernel_version));
     if earlier != kernel {
         let reason = format!(
-            "it has been rebooted into another kernel ({} {}, before {} {}); boot the earlier one, and run `--resume`",
+            "it was rebooted into another kernel ({} {}, previously {} {}); boot the previous kernel, then continue with `--resume`",
             kernel.0, kernel.1, earlier.0, earlier.1
         );
         return Err(refusal(node, "describe", reason));
@@ -334,7 +338,7 @@ mod tests {
         assert_eq!(between(("b1", "6.1"), ("b1", "6.1")), Ok(None));
         assert_eq!(between(("", "6.1"), ("b1", "6.1")), Ok(None), "an agent that has no /proc");
         let rebooted = between(("b1", "6.1"), ("b2", "6.1")).unwrap();
-        assert!(rebooted.is_some_and(|text| text.contains("boot b2, before b1")));
+        assert!(rebooted.is_some_and(|text| text.contains("boot ID b2, previously b1")));
         let error = between(("b1", "6.1"), ("b2", "6.12")).unwrap_err();
         assert!(error.contains("node n1: ") && error.contains("another kernel (6.12 "), "{error}");
     }

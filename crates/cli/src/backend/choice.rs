@@ -56,8 +56,8 @@ impl BackendChoice {
         }
         if let Some(jobs) = options.jobs.filter(|jobs| *jobs != 1) {
             return Err(CliError::Usage(format!(
-                "--jobs {jobs} needs the lab or the simulator: outside of them, trials that run at the same time disturb each \
-                 other; add --lab or --sim, or leave out --jobs"
+                "--jobs {jobs} needs the lab or the simulator: elsewhere, concurrent trials disturb each other; \
+                 add --lab or --sim, or leave out --jobs"
             )));
         }
         if options.kernel.is_some() || options.dilation.is_some() {

@@ -100,8 +100,8 @@ fn options(
     {
         let file = args.file.display();
         return Err(CliError::Usage(format!(
-            "{file}: the plan uses the agent {agent}; read it (`tar -xOf {file} --wildcards '*/run/plan.resolved.toml'`), then add \
-             --agents"
+            "{file}: the plan uses the agent {agent}; read the plan (`tar -xOf {file} --wildcards '*/run/plan.resolved.toml'`), \
+             then add --agents"
         )));
     }
     let plan_names_kernels = points.iter().any(|point| point.plan.plan().kernel().is_some());

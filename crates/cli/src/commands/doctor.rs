@@ -147,7 +147,7 @@ fn of_node(node: &NodeInfo, steal_pct: f64) -> Vec<Check> {
             "privileges",
             privileges == Privileges::Root,
             privileges.as_text(),
-            "run with sudo: loading congestion controls and rows at acknowledgements need root",
+            "run with sudo: only root may load congestion controls and record rows at acknowledgements",
         ),
         Check::new(
             "kernel",
@@ -166,8 +166,8 @@ fn of_node(node: &NodeInfo, steal_pct: f64) -> Vec<Check> {
             "eBPF",
             node.can_ebpf,
             "",
-            "run with sudo on a kernel with CONFIG_BPF_SYSCALL and CONFIG_DEBUG_INFO_BTF; without it, no rows at acknowledgements and \
-             no congestion controls in BPF",
+            "run with sudo on a kernel with CONFIG_BPF_SYSCALL and CONFIG_DEBUG_INFO_BTF; without it, there are no rows at \
+             acknowledgements and no congestion controls in BPF",
         )
         .optional(),
         Check::new(
@@ -182,13 +182,13 @@ fn of_node(node: &NodeInfo, steal_pct: f64) -> Vec<Check> {
             "CPUs",
             node.cpus > 1 && steal_pct < NOTICEABLE_STEAL_PCT,
             steal,
-            "namespaces need two CPUs without steal: use another machine, `--lab` or `--sim`",
+            "trials in namespaces need two CPUs without steal: use another machine, `--lab` or `--sim`",
         ),
         Check::new(
             "clock source",
             FAST_CLOCKS.contains(&node.clocksource.as_str()),
             node.clocksource.clone(),
-            "reading it takes microseconds: boot with `clocksource=tsc` if the CPU has a stable one",
+            "each read of this clock takes microseconds: boot with `clocksource=tsc` if the CPU has a stable TSC",
         ),
         Check::new("congestion controls", true, node.congestion_controls.join(" "), ""),
     ]
@@ -203,7 +203,7 @@ fn of_iperf3(node: &NodeInfo) -> Check {
         "iperf3",
         node.iperf3_json_stream,
         node.iperf3_version.clone(),
-        "it works; 3.17 or newer writes each interval as it happens, this one writes all of them when the flow ends",
+        "this version works, but writes all intervals only when the flow ends; 3.17 or newer writes each one as it happens",
     );
     if check.is_ok() { check } else { Check { status: Status::Old, ..check } }
 }
@@ -220,8 +220,8 @@ fn of_qdiscs(node: &NodeInfo) -> Check {
         "qdiscs",
         missing.is_empty(),
         found,
-        "install the kernel's module package, for example `apt-get install linux-modules-extra-$(uname -r)`; until then \
-         links without a qdisc use ccbench's datapath",
+        "install the kernel's module package, for example `apt-get install linux-modules-extra-$(uname -r)`; until then, \
+         links whose qdisc is missing use ccbench's datapath",
     )
 }
 
@@ -340,7 +340,10 @@ mod tests {
         (node.ecn, node.can_ebpf) = (vec![], false);
         let checks = of_node(&node, 0.0);
         let printed = text(&checks, &[]);
-        assert!(printed.contains("\nold      iperf3: 3.12\n         it works; 3.17"), "{printed}");
+        assert!(
+            printed.contains("\nold      iperf3: 3.12\n         this version works, but"),
+            "{printed}"
+        );
         assert!(printed.contains("\nmissing  ECN feedback (optional)\n"), "{printed}");
         assert!(printed.contains("\nmissing  eBPF (optional)\n"), "{printed}");
         let value = document(&checks, &[]);

@@ -77,11 +77,13 @@ fn choose(mut found: Vec<Candidate>, wanted: Option<&str>) -> Result<Candidate, 
     let why = match (found.as_slice(), wanted) {
         ([], None) => "none of your experiments is running on this machine".to_owned(),
         ([], Some(wanted)) => {
-            format!("--run {wanted}: no experiment of yours that is running on this machine")
+            format!(
+                "--run {wanted}: no running experiment of yours on this machine has this ID or directory"
+            )
         }
         (all, _) if all.iter().all(|candidate| candidate.testbed.is_none()) => format!(
-            "the nodes of {} are not in network namespaces of this machine, and exec enters only those; on a node with an agent, run \
-             the command itself (`ssh HOST COMMAND`)",
+            "the nodes of {} are not in network namespaces of this machine, and exec enters only those; for a node with an agent, run \
+             the command on its machine (`ssh HOST COMMAND`)",
             list()
         ),
         ([one], _) => return Ok(one.clone()),

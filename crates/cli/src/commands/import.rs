@@ -164,7 +164,7 @@ fn number(stem: &str, path: &Path) -> Result<u16, CliError> {
     number.ok_or_else(|| {
         let path = path.display();
         CliError::Usage(format!(
-            "{path}: its name has the trial {part}, and trials are 0 to {MAX}; rename it"
+            "{path}: its name has the trial number {part}, but trials are 0 to {MAX}; rename the file"
         ))
     })
 }
@@ -274,7 +274,7 @@ fn verdict(unread: u64, sources: &[&Source]) -> Verdict {
         return Verdict { status: Status::Ok, reasons: vec![] };
     }
     let message = format!(
-        "{unread} of {lines} lines could not be read, or only in part (table events, kind import)"
+        "{unread} of {lines} lines were not read, or only in part (see kind import in table events)"
     );
     Verdict {
         status: Status::Degraded,
@@ -326,8 +326,8 @@ fn too_long(trial: u16, gathered: &Gathered, files: &[&File], names: &Names) -> 
     let last = last.map_or(Path::new(""), |file| file.path.as_path());
     let [begin_s, end_s] = [gathered.begin_ns, gathered.end_ns].map(|ns| ns / 1_000_000_000);
     CliError::Usage(format!(
-        "trial {trial}: the phase `all` would last {} s, from {begin_s} s to {end_s} s after 1970-01-01; the latest time is in {}. A trial \
-         lasts a week ({MAX_TRIAL}) at most: correct the times, or give phases with --phase NAME=LENGTH",
+        "trial {trial}: the phase `all` would last {} s, from {begin_s} s to {end_s} s after 1970-01-01; the latest timestamp is in {}. A \
+         trial lasts at most a week ({MAX_TRIAL}): correct the timestamps, or give phases with --phase NAME=LENGTH",
         end_s - begin_s,
         last.display()
     ))

@@ -99,7 +99,7 @@ async fn merge(args: &MergeArgs, root: &Path) -> Result<Option<Copied>, CliError
     let location = &args.shards;
     if !ccbench_store::is_url(location) && !Path::new(location).is_dir() {
         return Err(CliError::Usage(format!(
-            "{location} is no directory; give that of `ccbench run PLAN --shard I/N --out DIR`, or its URL"
+            "{location} is not a directory; give the DIR of `ccbench run PLAN --shard I/N --out DIR`, or its URL"
         )));
     }
     let store = ccbench_store::open(location)?;
@@ -161,7 +161,7 @@ async fn create(store: &dyn ShardStore, key: &str, content: Vec<u8>) -> Result<(
 fn other_run(store: &dyn ShardStore) -> CliError {
     let url = store.location();
     CliError::Usage(format!(
-        "{url} has another run; give another place (--out), or remove that run"
+        "{url} already has another run; give another place (--out), or remove that run"
     ))
 }
 
@@ -200,7 +200,7 @@ fn print_missing(missing: &Missing) {
             message(format_args!("missing: shard {shard} lacks {count} trials: {names}"));
         }
         None => message(format_args!(
-            "missing: {count} trials: {names} (the shards were not all of one number of shards)"
+            "missing: {count} trials: {names} (some shards were run with another number of shards)"
         )),
     }
 }
@@ -211,11 +211,11 @@ fn print_duplicate(duplicate: &Duplicate, is_repeatable: bool) {
         (true, _) => "their tables are equal",
         (false, false) => "only its tables are in the run",
         (false, true) => {
-            "their tables differ, although this backend gives equal ones: a machine or a program is faulty"
+            "their tables differ, although trials of this backend are repeatable: a machine or a program is faulty"
         }
     };
     message(format_args!(
-        "duplicate: {}: attempts {used} and {discarded} ran it, and that of {used} is used; {comparison}",
+        "duplicate: {}: attempts {used} and {discarded} both ran it, and the trial of {used} is used; {comparison}",
         named(&[*trial])
     ));
 }

@@ -33,7 +33,7 @@ const MIN_PHASE_S: f64 = 10.0;
 pub fn run(args: NewArgs) -> Result<ExitCode, CliError> {
     let path = args.plan.clone();
     if path.exists() {
-        let reason = "exists; `ccbench new` overwrites nothing: give another file";
+        let reason = "already exists, and `ccbench new` overwrites nothing; give another file";
         return Err(CliError::Usage(format!("{} {reason}", path.display())));
     }
     let mut answers = if asks(&args) && std::io::stdin().is_terminal() {
@@ -82,7 +82,7 @@ impl Answers {
             (false, None) => None,
             (false, Some(_)) => {
                 return Err(CliError::Usage(format!(
-                    "--buffer is the limit of a FIFO, and {} has the kernel's limit; leave it out, or use --queue bfifo",
+                    "--buffer sets the limit of a FIFO, but {} keeps the kernel's limit; leave out --buffer, or use --queue bfifo",
                     queue.name()
                 )));
             }

@@ -24,7 +24,7 @@ pub fn run(command: &PkiCommand) -> Result<ExitCode, CliError> {
                  For each node run `ccbench pki node {0} HOST`, copy ca.pem, crl.pem, HOST.pem and HOST.key to it, and start\n  \
                  ccbench-agent serve --listen tcp:CONTROL_ADDRESS:7700 --tls-ca ca.pem --tls-cert HOST.pem --tls-key HOST.key \
                  --tls-crl crl.pem\n\
-                 For others run `ccbench pki controller {0} NAME --scope run`.\n",
+                 For other users run `ccbench pki controller {0} NAME --scope run`.\n",
                 dir.display()
             ));
         }
@@ -52,15 +52,15 @@ pub fn run(command: &PkiCommand) -> Result<ExitCode, CliError> {
             pki::renew(dir, certificate, *days)?;
             print(&format!(
                 "{0} has a new expiry and serial number; copy it to where the earlier one is in use. The earlier one stays valid\n\
-                 until it expires. Revoking the new one revokes it too.\n",
+                 until it expires. Revoking the new one also revokes the earlier one.\n",
                 certificate.display()
             ));
         }
         PkiCommand::Revoke { dir, certificates } => {
             let list = pki::revoke(dir, certificates)?;
             print(&format!(
-                "{0}: copy it to each node, as the file of --tls-crl, which agents read within a second, and to the --pki directories\n\
-                 of controllers elsewhere, which read it when they start.\n",
+                "{0}: copy it to each node as the file of --tls-crl, which agents read again within a second, and to the --pki\n\
+                 directories on other controllers, which read it when they start.\n",
                 list.display()
             ));
         }

@@ -150,11 +150,14 @@ fn write(dir: &Path, stream: &Stream, output: &Path) -> Result<ExitCode, CliErro
             short(us / 1000.0)
         )),
         None => message(format_args!(
-            "note: no echo was answered on the idle path: the traces have no delay"
+            "note: no echo was answered on the idle path, so the traces have no delay"
         )),
     }
     if let Some(us) = loaded_us.get(loaded_us.len() / 2) {
-        print(&format!("round-trip time beside the streams: {} ms (median)\n", short(us / 1000.0)));
+        print(&format!(
+            "round-trip time while the streams run: {} ms (median)\n",
+            short(us / 1000.0)
+        ));
     }
     Ok(ExitCode::Success)
 }
@@ -175,10 +178,10 @@ fn describe(direction: &str, recording: &Recording, file: &Path) -> String {
         trace.steps.len()
     );
     for (count, what) in [
-        (unsaturated, "not saturated, so a lower bound (use a higher --rate)"),
+        (unsaturated, "not saturated, so their rates are lower bounds (use a higher --rate)"),
         (
             late,
-            "with a late sender or receiver, so a lower bound (use a lower --rate, or a faster machine)",
+            "with a late sender or receiver, so their rates are lower bounds (use a lower --rate, or a faster machine)",
         ),
         (missing, "missing"),
     ] {

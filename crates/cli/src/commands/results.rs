@@ -115,7 +115,10 @@ pub fn index(args: &IndexArgs) -> Result<ExitCode, CliError> {
         match write_report(run, &file) {
             Ok(()) => print(&format!("{}\n", file.display())),
             Err(error) => {
-                message(format_args!("ccbench: no report of {}: {error}", run.display()));
+                message(format_args!(
+                    "ccbench: cannot write the report of {}: {error}",
+                    run.display()
+                ));
                 code = ExitCode::Failure;
             }
         }

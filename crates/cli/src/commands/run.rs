@@ -147,7 +147,7 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
     let out = args.options.out.to_string_lossy();
     if ccbench_store::is_url(&out) {
         return Err(CliError::Usage(format!(
-            "--out {out}: only shards are put into a bucket; add --shard 1/1, and `ccbench merge {out}` makes a run of it"
+            "--out {out}: only shards are put into a bucket; add --shard 1/1, then make a run of them with `ccbench merge {out}`"
         )));
     }
     let Prepared { experiment, text, sets, choice, engine_note } = prepare(args, source)?;

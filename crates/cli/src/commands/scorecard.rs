@@ -82,7 +82,7 @@ fn resumed(dir: &Path) -> Result<PlanSource, CliError> {
     let run = RunDir::open(dir)?;
     let is_scorecard = run.plan().is_some_and(|plan| plan.plan().name.starts_with(NAME_PREFIX));
     if !is_scorecard {
-        let why = "is no run of `ccbench scorecard`; continue it with `ccbench run --resume`";
+        let why = "is not a run of `ccbench scorecard`; continue it with `ccbench run --resume`";
         return Err(CliError::Usage(format!("{} {why}", dir.display())));
     }
     Ok(PlanSource::read(&dir.join("plan.resolved.toml"))?)

@@ -64,7 +64,7 @@ pub fn run(args: SubmitArgs) -> Result<ExitCode, CliError> {
         let out = args.options.out.to_string_lossy();
         if !traces.is_empty() || !ccs.is_empty() || !ccbench_store::is_url(&out) {
             return Err(CliError::Usage(
-                "--kubernetes: the pods have the plan and a bucket only; leave out traces and files of congestion controls, and give \
+                "--kubernetes: pods can read only the plan and a bucket; leave out traces and files of congestion controls, and give \
                  --out s3://BUCKET/PREFIX"
                     .to_owned(),
             ));
@@ -237,7 +237,7 @@ async fn submit_until_complete(
         let key = format!("{JOBS}/{id}");
         store.create(&key, id.clone().into_bytes()).await?;
         message(format_args!(
-            "job {id}: {} of {} shards; it goes on if this command ends, which then can be repeated, or `ccbench merge {out}`",
+            "job {id}: {} of {} shards; it continues if this command ends: then repeat the command, or run `ccbench merge {out}`",
             left.len(),
             job.shards
         ));
@@ -245,7 +245,7 @@ async fn submit_until_complete(
         if committed(&*store).await?.len() == before.len() {
             let logs = job.logs.as_deref().unwrap_or(".");
             message(format_args!(
-                "job {id} has ended without a trial; {logs}/slurm-{id}_*.log has the reason"
+                "job {id} has ended without a committed trial; {logs}/slurm-{id}_*.log has the reason"
             ));
             break;
         }
@@ -270,7 +270,7 @@ async fn wait_for_job(id: &str, store: &dyn ShardStore, trials: usize) -> Result
             if printed.replace(progress) != Some(progress) {
                 let (count, QueueState { running, pending }) = progress;
                 message(format_args!(
-                    "job {id}: {count} of {trials} trials; {running} shards run, {pending} wait"
+                    "job {id}: {count} of {trials} trials; {running} shards are running, {pending} are waiting"
                 ));
             }
             if state.is_empty() {
@@ -334,13 +334,14 @@ fn answer_of<T>(
     };
     match outage.unanswered(clock::now()) {
         Unanswered::First => message(format_args!(
-            "{program}: {why}; asked again every {} s, for {limit_min} min at most",
+            "{program}: {why}; trying again every {} s, for at most {limit_min} min",
             POLL.as_secs()
         )),
         Unanswered::Again => {}
         Unanswered::TooLong => {
             return Err(CliError::Scheduler(format!(
-                "Slurm has not answered for {limit_min} min ({program}: {why}); jobs in its queue go on: repeat the command when it answers"
+                "Slurm has not answered for {limit_min} min ({program}: {why}); jobs in its queue continue: repeat the command when \
+                 Slurm answers"
             )));
         }
     }
@@ -384,13 +385,13 @@ fn sbatch(script: &str, options: &[String], name: &str) -> Result<Answer<String>
     }
     if has_no_configuration(why) {
         return Err(CliError::Scheduler(format!(
-            "Slurm is not available on this machine: {why}; run this where `sinfo` lists partitions"
+            "Slurm is not available on this machine: {why}; run this command where `sinfo` lists partitions"
         )));
     }
     if is_outage(why) {
         return Err(CliError::SchedulerLost(format!(
-            "sbatch got no answer of Slurm: {why}; a job may be in the queue nevertheless: cancel it (`scancel --me --name={name}`) or wait \
-             for its end (`squeue --me --name={name}`), and repeat the command"
+            "sbatch got no answer from Slurm: {why}; the job may be in the queue: cancel it (`scancel --me --name={name}`) or wait \
+             for its end (`squeue --me --name={name}`), then repeat the command"
         )));
     }
     Err(CliError::Usage(format!(
@@ -420,6 +421,6 @@ fn queue(id: &str) -> Result<Answer<QueueState>, CliError> {
         return Ok(Answer::None(why.to_owned()));
     }
     Err(CliError::Scheduler(format!(
-        "squeue does not print the state of job {id}: {why}; the job goes on: repeat the command when `squeue --jobs {id}` prints it"
+        "squeue does not print the state of job {id}: {why}; the job continues: repeat the command when `squeue --jobs {id}` works"
     )))
 }

@@ -98,7 +98,8 @@ fn inputs(args: &TestbedArgs, loaded: &LoadedPlan) -> Result<Vec<(String, Vec<u8
         let inside = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
         if !inside {
             return Err(CliError::Usage(format!(
-                "the plan names `{name}`, which is not below its directory; the notebook copies only what is"
+                "the plan names `{name}`, which is outside its directory; move the file there, because the notebook copies only \
+                 files in it"
             )));
         }
         inputs.push((name.clone(), content.clone()));
@@ -136,7 +137,8 @@ fn next_steps(args: &TestbedArgs, directory: &Path, plan: &Path) -> String {
             "copy it with ccbench.tar.gz (the tarball of `make dist`) to FABRIC's JupyterHub, and run the notebook"
         }
         TestbedKind::Containerlab => {
-            "put ccbench.tar.gz (the tarball of `make dist`) there; there run `docker build -f Containerfile -t ccbench-agent .`, `sudo containerlab deploy`"
+            "copy ccbench.tar.gz (the tarball of `make dist`) there; in it run `docker build -f Containerfile -t ccbench-agent .` \
+             and `sudo containerlab deploy`"
         }
     };
     format!(

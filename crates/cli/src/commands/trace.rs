@@ -134,7 +134,8 @@ fn convert(args: &ConvertArgs) -> Result<ExitCode, CliError> {
         None if args.output.extension().is_none() => TraceFormat::Text(Format::Ccbench),
         None => {
             return Err(CliError::Usage(format!(
-                "cannot write {}: its ending is of no format; end its name in .csv, .json, .down, .up, .mahimahi or .parquet, or add --format",
+                "cannot write {}: its extension is of no known format; end its name in .csv, \
+                 .json, .down, .up, .mahimahi or .parquet, or add --format",
                 args.output.display()
             )));
         }
@@ -149,7 +150,7 @@ fn generate_trace(args: &GenerateArgs) -> Result<ExitCode, CliError> {
         (None, rate) => generate(kind, args.seed, args.length, rate),
         (Some(_), _) if kind != Kind::RandomWalk => {
             return Err(CliError::Usage(format!(
-                "`--between` is for `random-walk`; leave it out of `{kind}`"
+                "`--between` is for `random-walk`; leave it out for `{kind}`"
             )));
         }
         (Some(_), Some(_)) => {
@@ -170,7 +171,7 @@ fn generate_trace(args: &GenerateArgs) -> Result<ExitCode, CliError> {
 fn write(path: &Path, trace: &Trace, output: TraceFormat) -> Result<ExitCode, CliError> {
     if !output.fits(path) {
         return Err(CliError::Usage(format!(
-            "cannot write {}: its ending is not of the format {}; change the ending, or leave out --format",
+            "cannot write {}: its extension does not fit the format {}; change the extension, or leave out --format",
             path.display(),
             output.name()
         )));

@@ -21,7 +21,7 @@ use crate::view::{ViewError, socket};
 pub fn top(args: &TopArgs) -> Result<ExitCode, CliError> {
     let is_terminal = std::io::stdout().is_terminal();
     if !args.json && !is_terminal {
-        return Err(ViewError::NoTerminal("`--json` prints the updates as lines").into());
+        return Err(ViewError::NoTerminal("add --json to print the updates as lines").into());
     }
     let stream = socket::find(args.run.as_deref())?;
     if !args.json {

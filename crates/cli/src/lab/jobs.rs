@@ -55,14 +55,14 @@ impl Room {
         if jobs == wanted {
             return (jobs, memory_folder, None);
         }
-        let (mib, of) = match (self.available_mib, folder) {
+        let room = match (self.available_mib, folder) {
             (_, Some((folder, mib))) if in_folder <= in_memory => {
-                (*mib, format!("free in {}", folder.display()))
+                format!("{mib} MiB are free in {}", folder.display())
             }
-            (available, _) => (available.unwrap_or(0), "of memory available".to_owned()),
+            (available, _) => format!("{} MiB of memory are available", available.unwrap_or(0)),
         };
         let note = format!(
-            "--jobs {jobs} instead of {wanted}: every trial that runs needs {MEMORY_MIB} MiB, and {mib} MiB are {of}"
+            "--jobs {jobs} instead of {wanted}: each running trial needs {MEMORY_MIB} MiB, and {room}"
         );
         (jobs, memory_folder, Some(note))
     }
@@ -102,7 +102,7 @@ mod tests {
         let disk = room(9000, &[("/shm", 64), ("/disk", 9000)]).for_jobs(3);
         assert_eq!(disk, (3, Some("/disk".into()), None), "the first that has room for all");
         let (jobs, _, note) = room(100, &[]).for_jobs(2);
-        assert!(jobs == 1 && note.unwrap().contains("100 MiB are of memory available"));
+        assert!(jobs == 1 && note.unwrap().contains("100 MiB of memory are available"));
         let unknown = Room { available_mib: None, folders: vec![] };
         assert_eq!(unknown.for_jobs(3), (3, None, None));
     }

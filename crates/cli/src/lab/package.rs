@@ -139,7 +139,7 @@ pub enum UnfitPackage {
     #[error("it has no kernel, or two for one engine; pack it again")]
     Kernels,
     /// A kernel has missing or additional files.
-    #[error("the files of the engine {engine} are others; pack it again")]
+    #[error("it has missing or unexpected files for the engine {engine}; pack it again")]
     Files {
         /// The engine.
         engine: Engine,
@@ -515,7 +515,7 @@ mod tests {
         let foreign = |m: &mut Manifest| {
             m.kernels[0].files.insert("../x".to_owned(), FileDigest::of(b""));
         };
-        assert!(with(foreign).contains("files of the engine uml are others"));
+        assert!(with(foreign).contains("it has missing or unexpected files for the engine uml"));
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("other.tar.gz");
         let mut out = GzEncoder::new(Vec::new(), Compression::default());

@@ -39,7 +39,7 @@ pub async fn run(
 ) -> Result<Preflight, BackendError> {
     let length = if dilation.is_some() { CALIBRATION } else { DESCRIPTION };
     let short = shortened(&point.plan, length).unwrap_or_else(|reason| {
-        message(format_args!("lab: the boot before the first trial runs a whole trial, because a short one is not a valid plan: {reason}"));
+        message(format_args!("lab: the boot before the first trial runs a whole trial, because the shortened plan is not valid: {reason}"));
         point.plan.clone()
     });
     let task = trial::task(experiment, point, &short, (1, SEED));

@@ -9,27 +9,26 @@ use super::update::{HostView, TrialView, Update};
 const CPU: Family = Family::gauge(
     "ccbench_node_cpu_ratio",
     "ratio",
-    "Time of all CPUs by mode, of the last sample.",
+    "Time of all CPUs by mode, in the last sample.",
 );
 const PLANNED: Family =
-    Family::gauge("ccbench_run_planned_trials", "trials", "Most trials of the run.");
+    Family::gauge("ccbench_run_planned_trials", "trials", "Maximum number of trials of the run.");
 const ENDED: Family = Family::gauge(
     "ccbench_run_ended_trials",
     "trials",
     "Trials that have ended, by their verdict.",
 );
-const LEFT: Family =
-    Family::gauge("ccbench_run_left_seconds", "seconds", "Estimate of the time left.");
+const LEFT: Family = Family::gauge("ccbench_run_left_seconds", "seconds", "Estimated time left.");
 const STATUS: Family = Family {
     name: "ccbench_run_trial_status",
     kind: "stateset",
     unit: "",
-    help: "The verdict so far on the trial that runs.",
+    help: "Verdict so far on the running trial.",
 };
 const REASONS: Family = Family::gauge(
     "ccbench_run_trial_reasons",
     "",
-    "Reasons for the verdict so far on the trial that runs.",
+    "Number of reasons for the verdict so far on the running trial.",
 );
 const STATUSES: [&str; 4] = ["ok", "degraded", "failed", "discarded"];
 

@@ -61,7 +61,7 @@ pub async fn serve(dir: &Path, listen: SocketAddr) -> Result<(), PkiError> {
                 }
                 Ok(_) => closed += 1,
                 Err(error) => {
-                    message(format_args!("accept a connection: {error}"));
+                    message(format_args!("cannot accept a connection: {error}"));
                     tokio::time::sleep(ACCEPT_BACKOFF).await;
                 }
             },
@@ -70,7 +70,7 @@ pub async fn serve(dir: &Path, listen: SocketAddr) -> Result<(), PkiError> {
                 Err(why) => {
                     message(format_args!("{peer}: {why}"));
                     if refusals.add(peer.ip(), clock::monotonic_ns()) == MAX_REFUSED {
-                        message(format_args!("{}: its connections are closed for a minute", peer.ip()));
+                        message(format_args!("{}: too many refused requests; its connections are closed for a minute", peer.ip()));
                     }
                 }
             },
@@ -78,9 +78,7 @@ pub async fn serve(dir: &Path, listen: SocketAddr) -> Result<(), PkiError> {
         }
     }
     if closed > 0 {
-        message(format_args!(
-            "connections that were closed after too many refused requests: {closed}"
-        ));
+        message(format_args!("connections closed after too many refused requests: {closed}"));
     }
     print("no token is left\n");
     Ok(())
@@ -120,7 +118,7 @@ fn acceptor(dir: &Path) -> Result<TlsAcceptor, PkiError> {
 #[derive(Debug, thiserror::Error)]
 enum Unanswered {
     /// The connection failed.
-    #[error("the connection: {0}")]
+    #[error("the connection failed: {0}")]
     Connection(#[from] io::Error),
     /// No request arrived in time.
     #[error("no request within {} s", EXCHANGE_LIMIT.as_secs())]
@@ -133,7 +131,7 @@ enum Unanswered {
     Refused(#[from] RedeemError),
     /// The certificate could not be delivered to the node.
     #[error(
-        "{name}: the certificate was issued and not delivered ({source}): revoke {name}.pem, remove it, and make another token"
+        "{name}: the certificate was issued but not delivered ({source}); revoke {name}.pem, remove it, and make another token"
     )]
     Undelivered {
         /// The node.

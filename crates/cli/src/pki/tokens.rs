@@ -56,7 +56,7 @@ pub(super) enum RedeemError {
     #[error("the token has expired; make another one: `ccbench pki token`")]
     Expired,
     /// The request has no valid key.
-    #[error("the certificate signing request: {0}")]
+    #[error("the certificate signing request is invalid: {0}")]
     Request(#[source] rcgen::Error),
     /// The authority cannot issue certificates.
     #[error(transparent)]

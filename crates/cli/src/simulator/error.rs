@@ -8,7 +8,7 @@ use crate::exit::ExitCode;
 #[derive(Debug, thiserror::Error)]
 pub enum SimulatedTrialError {
     /// The simulator has no model of what the plan asks for.
-    #[error("the simulator cannot run this plan: {0}; change that, or leave out --sim")]
+    #[error("the simulator cannot run this plan: {0}; change the plan, or leave out --sim")]
     Unsupported(#[from] SimulatorError),
     /// A running simulation failed.
     #[error("the simulation failed: {0}")]

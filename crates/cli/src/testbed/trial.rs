@@ -121,7 +121,7 @@ async fn boot(
     for (node, release) in &releases {
         let runs = agents.by_node.get(node).map(|agent| &agent.info.kernel);
         if let Some(kernel) = runs.filter(|kernel| *kernel != release) {
-            let text = format!("{node}: reboot from kernel {kernel} into {release}");
+            let text = format!("{node}: rebooting from kernel {kernel} into {release}");
             progress.message("reboot", &text);
             is_needed = true;
         }
@@ -243,7 +243,7 @@ async fn prepare(
 ) -> Result<BTreeMap<String, wire::PrepareReply>, AgentError> {
     for _ in 1..schedule::PORT_SLOTS {
         match prepare_once(trial, testbed, epoch).await {
-            Err(error @ AgentError::PortInUse { .. }) => info!("take other ports: {error}"),
+            Err(error @ AgentError::PortInUse { .. }) => info!("trying other ports: {error}"),
             result => return result,
         }
         let Experiment { id, await_nodes, .. } = trial.experiment;
@@ -366,7 +366,7 @@ async fn follow(
                 let nodes: Vec<String> = running.into_iter().collect();
                 let limit_s = REPORT_LIMIT.as_secs();
                 recorder.errors.push(format!(
-                    "no report for {limit_s} s after the end from: {}", nodes.join(", ")
+                    "no report within {limit_s} s after the end of the trial from: {}", nodes.join(", ")
                 ));
                 return Ok(());
             }

@@ -126,7 +126,9 @@ impl Site {
             let _ = stop.wait_for(|stop| *stop).await;
             let open = *shared.counts.borrow() != Counts::default();
             if open {
-                message("the open page loads the report (press Ctrl-C to end at once)");
+                message(
+                    "waiting for the open page to load the report (press Ctrl-C to end at once)",
+                );
                 tokio::select! { () = shared.reported() => {}, () = interrupted() => {} }
             }
         };
@@ -139,7 +141,7 @@ impl Site {
         let listener = match net::TcpListener::from_std(listener) {
             Ok(listener) => listener,
             Err(error) => {
-                warn!("live view: listen on {}: {error}", shared.address);
+                warn!("live view: cannot listen on {}: {error}", shared.address);
                 return;
             }
         };
@@ -155,7 +157,7 @@ impl Site {
                 }
                 Ok(_) => {}
                 Err(error) => {
-                    warn!("live view: accept a connection to the page: {error}");
+                    warn!("live view: cannot accept a connection to the page: {error}");
                     sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -214,15 +216,15 @@ impl Shared {
         state: &Arc<Connection>,
     ) -> Answer {
         if !self.is_own_host(&request) {
-            return text(StatusCode::FORBIDDEN, "this server has another name (Host header)\n");
+            return text(StatusCode::FORBIDDEN, "the Host header does not name this server\n");
         }
         let path = request.uri().path();
         let rest = path.strip_prefix('/').and_then(|path| path.split_once('/'));
         let Some((_, page)) = rest.filter(|(token, _)| is_same(token, &self.token)) else {
-            return text(StatusCode::FORBIDDEN, "use the whole address that ccbench has printed\n");
+            return text(StatusCode::FORBIDDEN, "use the complete URL that ccbench has printed\n");
         };
         if request.method() != Method::GET {
-            return text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n");
+            return text(StatusCode::METHOD_NOT_ALLOWED, "only GET is allowed\n");
         }
         match page {
             "" if socket::connect(&socket::name(&self.dir)).is_ok() => self.live_page(),
@@ -267,9 +269,10 @@ impl Shared {
         let mut answer = match page.await {
             Ok(Ok(page)) => html(StatusCode::OK, page, report::POLICY),
             Ok(Err(error)) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error}\n")),
-            Err(error) => {
-                text(StatusCode::INTERNAL_SERVER_ERROR, &format!("the report: {error}\n"))
-            }
+            Err(error) => text(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                &format!("cannot make the report: {error}\n"),
+            ),
         };
         answer.headers_mut().insert(CONNECTION, header("close"));
         answer
@@ -291,7 +294,7 @@ impl Shared {
             }
             _ => text(
                 StatusCode::SERVICE_UNAVAILABLE,
-                "the run has ended: ccbench export openmetrics has its metrics\n",
+                "the run has ended; `ccbench export openmetrics` writes its metrics\n",
             ),
         }
     }

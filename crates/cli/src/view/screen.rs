@@ -229,7 +229,7 @@ fn notes(run: &RunView, trial: Option<&TrialView>) -> Vec<Line<'static>> {
             ),
         ];
         for (rows, which) in unseen.into_iter().filter(|(rows, _)| *rows > 0) {
-            lines.push(Line::styled(format!("rows in the results only: {rows} {which}"), faint()));
+            lines.push(Line::styled(format!("only in the results: {rows} rows {which}"), faint()));
         }
     }
     let last = run.messages.iter().rev().take(LISTED).rev();
@@ -422,8 +422,8 @@ mod tests {
         let lines = lines(&screen, 98, 17);
         let expected = [
             "src: the busiest CPU was at 95 %",
-            "rows in the results only: 4 of further flows",
-            "rows in the results only: 2 from before the trial's start, or of nodes whose clock is not known",
+            "only in the results: 4 rows of further flows",
+            "only in the results: 2 rows from before the trial's start, or of nodes whose clock is not known",
         ];
         assert_eq!(lines[12..15], expected);
     }

@@ -85,7 +85,7 @@ pub async fn serve(listener: net::UnixListener, live: Live, mut stop: watch::Rec
             }
             Ok(_) => {}
             Err(error) => {
-                warn!("live view: accept a subscriber: {error}");
+                warn!("live view: cannot accept a subscriber: {error}");
                 sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -124,7 +124,7 @@ async fn follow(mut stream: net::UnixStream, live: Live) {
 pub fn connect(name: &str) -> io::Result<UnixStream> {
     let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
     if !is_trusted(&stream) {
-        let text = "the process that has the run's socket is another user's";
+        let text = "the run's socket belongs to a process of another user";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
     Ok(stream)

@@ -22,7 +22,8 @@ const UPDATES_WAITING: usize = 2;
 /// Number of lines that a page key scrolls.
 const PAGE_LINES: isize = 10;
 /// Shown instead of the keys after the user has stopped the run.
-const STOPPING: &str = "stopping: trials that run are discarded, finished trials are kept · Ctrl-C again stops at once";
+const STOPPING: &str =
+    "stopping: running trials are discarded, finished trials are kept · Ctrl-C again stops at once";
 
 /// Whether a screen of this process covers the terminal.
 static IS_OPEN: AtomicBool = AtomicBool::new(false);

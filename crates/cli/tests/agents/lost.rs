@@ -41,7 +41,7 @@ fn a_reboot_between_trials_is_recorded_in_the_trial_after_it() {
     let events = String::from_utf8_lossy(&events.stdout);
     let recorded = events.lines().filter(|line| line.contains("node_rebooted")).count();
     assert_eq!(recorded, 1, "{events}");
-    assert!(events.contains("boot a later boot, before another machine"), "{events}");
+    assert!(events.contains("boot ID a later boot, previously another machine"), "{events}");
 }
 
 #[test]

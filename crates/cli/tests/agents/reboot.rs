@@ -41,7 +41,7 @@ fn a_node_is_rebooted_into_the_kernel_of_the_plan() {
     let one = serve_booting(NAMED, vec![probe(), fake::done()]);
     let (code, printed) = run(dir.path(), one, &[]);
     assert_eq!(code, Some(0), "{printed}");
-    assert!(printed.contains("one: reboot from kernel 7.3.4 into 6.99.0-other"), "{printed}");
+    assert!(printed.contains("one: rebooting from kernel 7.3.4 into 6.99.0-other"), "{printed}");
     let trials = results(dir.path()).trials();
     let boots = &trials[0].boots;
     let kernels: Vec<&str> = boots.values().map(|boot| boot.kernel.as_str()).collect();
@@ -51,8 +51,8 @@ fn a_node_is_rebooted_into_the_kernel_of_the_plan() {
     let mut export = Command::new(env!("CARGO_BIN_EXE_ccbench"));
     export.arg("export").arg("csv").arg(path).args(["--table", "events", "--output", "-"]);
     let events = String::from_utf8_lossy(&export.output().unwrap().stdout).into_owned();
-    let event = "rebooted into kernel 6.99.0-other, which the plan names (boot the boot of another kernel, before another machine \
-                 with kernel 7.3.4)";
+    let event = "rebooted into kernel 6.99.0-other, which the plan names (boot ID the boot of another kernel, previously another \
+                 machine with kernel 7.3.4)";
     assert!(events.contains("node_rebooted") && events.contains(event), "{events}");
 }
 
@@ -79,7 +79,7 @@ fn a_kernel_that_did_not_start_is_not_booted_for_every_trial() {
     let with = |part: &str| reasons().filter(|reason| reason.message.contains(part)).count();
     assert_eq!(trials.len(), 2, "{printed}");
     assert_eq!(with("runs kernel 6.1.0-usual, not 6.99.0-other"), 1, "{printed}");
-    assert_eq!(with("not rebooted into 6.99.0-other again"), 1, "{printed}");
+    assert_eq!(with("ccbench does not try 6.99.0-other again"), 1, "{printed}");
 }
 
 #[test]
@@ -88,7 +88,9 @@ fn a_node_that_does_not_reboot_in_time_ends_the_run() {
     let one = serve_elsewhere(vec![probe(), fake::done()]);
     let (code, printed) = run(dir.path(), one, &["--await-reboot", "1s"]);
     assert_eq!(code, Some(3), "{printed}");
-    for part in ["not back with kernel 6.99.0-other within 1s", "still up with kernel 7.3.4"] {
+    for part in
+        ["did not come back with kernel 6.99.0-other within 1s", "still up with kernel 7.3.4"]
+    {
         assert!(printed.contains(part), "no `{part}`: {printed}");
     }
 }
@@ -99,7 +101,7 @@ fn only_a_machine_of_its_own_is_rebooted() {
     // It reports the boot ID of the machine that runs this test.
     let (code, printed) = run(dir.path(), serve(vec![probe(), fake::done()]), &[]);
     assert_eq!(code, Some(3), "{printed}");
-    assert!(printed.contains("it is this machine, on which ccbench runs"), "{printed}");
+    assert!(printed.contains("it is the machine on which ccbench runs"), "{printed}");
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn an_agent_whose_certificate_is_revoked_is_refused() {
     for directory in ["pki", "pki/alice"] {
         let (code, message) = describe(dir, &["--pki", directory]);
         assert_eq!(code, Some(3), "{message}");
-        let expected = format!("the certificate of the agent is revoked ({directory}/crl.pem)");
+        let expected = format!("the agent's certificate is revoked ({directory}/crl.pem)");
         assert!(
             message.contains("node one: connect: ") && message.contains(&expected),
             "{message}"

@@ -26,7 +26,7 @@ pub async fn run(
     let shard = ShardRun::open(choice, &args.options.out, &experiment).await?;
     let (begin, store) = (shard.progress(), args.options.out.display());
     message(format_args!(
-        "shard {} of {store}: {} of {} trials are left; the files of those that run are in {}",
+        "shard {} of {store}: {} of {} trials are left; the files of running trials are in {}",
         begin.shard,
         begin.planned - begin.committed,
         begin.planned,
@@ -65,7 +65,7 @@ fn print_end(progress: &ShardProgress, is_json: bool) {
     } else {
         let discarded = match duplicates {
             0 => String::new(),
-            count => format!("; {count} of this attempt were discarded"),
+            count => format!("; {count} trials of this attempt were duplicates and were discarded"),
         };
         message(format_args!(
             "shard {shard}: {committed} of {planned} trials are committed{discarded}"
