@@ -156,7 +156,7 @@ image() {
     if [ -e "$kernels" ]; then
         cp "$kernels" "$work/image/kernels/"
     else
-        echo "dist: image: without the lab's kernels; build the package lab first" >&2
+        echo "dist: image: it has no lab kernels; to include them, build the package lab first" >&2
     fi
     "$tool" build -q -t "ccbench:$version" -t ccbench:latest -f scripts/Containerfile "$work/image" ||
         { skip image "$tool cannot build it"; return; }
@@ -189,7 +189,7 @@ build
 for package in "$@"; do
     case $package in
     tarball | deb | wheel | image | sif | sbom | lab) "$package" ;;
-    *) die "there is no package $package; write tarball, deb, wheel, image, sif, sbom or lab" ;;
+    *) die "there is no package $package; choose tarball, deb, wheel, image, sif, sbom or lab" ;;
     esac
 done
 (cd "$out" && find . -maxdepth 1 -type f ! -name SHA256SUMS -printf '%f\0' | sort -z | xargs -0 sha256sum >SHA256SUMS)

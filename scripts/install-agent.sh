@@ -23,7 +23,7 @@ die() {
 # Installs what the agent needs: its libraries, a traffic generator, and tools for routes and offloads.
 dependencies() {
     command -v iperf3 >/dev/null && command -v ip >/dev/null && command -v ethtool >/dev/null && return
-    command -v apt-get >/dev/null || die "install iperf3, iproute2 and ethtool: there is no apt-get here"
+    command -v apt-get >/dev/null || die "there is no apt-get; install iperf3, iproute2 and ethtool, then repeat the command"
     export DEBIAN_FRONTEND=noninteractive
     apt-get update -qq
     apt-get install -y -qq --no-install-recommends iperf3 iproute2 ethtool libelf1 zlib1g
@@ -48,7 +48,7 @@ install_package() {
         if command -v curl >/dev/null; then curl -fsSL -o "$file" "$1"; else wget -q -O "$file" "$1"; fi
         ;;
     esac
-    [ -f "$file" ] || die "$file: there is no such package"
+    [ -f "$file" ] || die "$file: there is no such file"
     case $file in
     # apt-get treats an argument with a slash as a file.
     *.deb) apt-get install -y -qq --no-install-recommends "$(realpath "$file")" ;;
@@ -133,7 +133,7 @@ case $command/$# in
 install/1) install_package "$1" ;;
 network/*) network "$@" ;;
 join/2) join "$1" "$2" ;;
-join/3) [ "$1" = --front ] || die "join: $1: write --front CONTROLLER ADDRESS" && join "$@" ;;
+join/3) [ "$1" = --front ] || die "join: $1 is not an option; write join --front CONTROLLER ADDRESS" && join "$@" ;;
 serve/2) serve "$1" "$2" ;;
 *)
     sed -n 's/^#   //p' "$0" >&2

@@ -78,14 +78,14 @@ axe_core() {
     [ "$(cat "$axe/version" 2>/dev/null)" = "$axe_version" ] && return
     work=$(mktemp -d)
     if ! command -v npm >/dev/null; then
-        echo "setup: there is no npm, so axe-core is not installed, and tests of accessibility are skipped"
+        echo "setup: there is no npm, so axe-core is not installed and accessibility tests are skipped"
     elif (cd "$work" && npm pack --silent "axe-core@$axe_version" && tar -xzf "axe-core-$axe_version.tgz") >/dev/null; then
         echo "setup: installing axe-core $axe_version into $axe"
         mkdir -p "$axe"
         cp "$work/package/axe.min.js" "$axe/axe.min.js"
         echo "$axe_version" >"$axe/version"
     else
-        echo "setup: npm cannot fetch axe-core, so tests of accessibility are skipped"
+        echo "setup: npm cannot fetch axe-core, so accessibility tests are skipped"
     fi
     rm -rf "$work"
 }

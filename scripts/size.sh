@@ -34,6 +34,6 @@ strip -s -o "$stripped" "$program"
 bytes=$(stat -c %s "$stripped")
 echo "$bytes stripped" | mb
 if [ -n "$limit" ] && [ "$bytes" -gt $((limit * 1000000)) ]; then
-    echo "size: $program has more than $limit MB without symbols" >&2
+    echo "size: $program is larger than $limit MB without symbols" >&2
     exit 1
 fi

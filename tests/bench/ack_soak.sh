@@ -64,7 +64,7 @@ wait "$controller" || { cat "$dir/out" "$dir/flood"; exit 1; }
 grep -E 'acks|rows' "$dir/out" || true
 bytes=$(cat "$dir"/results/*/tables/acks/*/*/part-*.parquet | wc -c)
 awk -v bytes="$bytes" -v offered="$((rate * seconds))" 'BEGIN {
-    printf "%.2f GB of acks; %.1f bytes per row if none was lost (%d offered)\n", bytes / 1e9, bytes / offered, offered }'
+    printf "%.2f GB of acks; %.1f bytes per row if no row was lost (%d rows offered)\n", bytes / 1e9, bytes / offered, offered }'
 awk '
 { seconds[NR] = $1; agent[NR] = $2; controller[NR] = $3 }
 function most(of, from, to,   n, found) { for (n = from; n <= to; n++) if (of[n] > found) found = of[n]; return found }

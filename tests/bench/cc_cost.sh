@@ -115,6 +115,6 @@ for object in bbr3 bbr2; do
 	[ "$object" != bbr3 ] || of_bbr3=$ratio
 	printf '%-12s %12s %9s\n' "$object" "$ours" "$ratio"
 done
-echo "load $(cut -d' ' -f1-3 /proc/loadavg), $rounds rounds of $seconds s, counting takes $counting ns; vegas reaches $judged % of reno," \
-	"at least $least % wanted; bbr3 takes $of_bbr3 times as long as bbr, at most $most wanted"
+echo "load $(cut -d' ' -f1-3 /proc/loadavg), $rounds rounds of $seconds s, counting takes $counting ns; vegas reaches $judged % of reno" \
+	"(required: at least $least %); bbr3 takes $of_bbr3 times as long as bbr (required: at most $most)"
 [ "$judged" -ge "$least" ] && awk -v ratio="$of_bbr3" -v most="$most" 'BEGIN { exit !(ratio + 0 <= most + 0) }'

@@ -55,5 +55,5 @@ awk -v c=$((control2 - control1)) -v p=$((path2 - path1)) -v ns=$((t2 - t1)) 'BE
 awk -v ns=$((ended_ns - began_ns)) 'BEGIN { s = ns / 1e9; printf "3 trials of 20 s took %.2f s: %.2f s per trial beyond its length (goal 2)\n", s, (s - 60) / 3 }'
 # t0_ns of the first trial: the only 19-digit number that is UTC nanoseconds, last but one column.
 t0=$(grep -oE '[0-9]{19}' <<< "$(head -2 "$dir"/results/*/trials.csv | tail -1)" | tail -1)
-awk -v a="$began_ns" -v b="$t0" 'BEGIN { printf "from command to the first flow'"'"'s start: %.2f s (goal 2)\n", (b - a) / 1e9 }'
+awk -v a="$began_ns" -v b="$t0" 'BEGIN { printf "from the command to the first flow'"'"'s start: %.2f s (goal 2)\n", (b - a) / 1e9 }'
 grep '"trial_end"' "$dir/out"

@@ -115,8 +115,8 @@ tail -n +2 run/six_columns-delay.csv | awk -F, '{ printf "%s,%s,%s,%s,%s,%s,%s\n
 paste -d, study.csv <(tail -n +2 run/six_columns-delay.csv) | awk -F, '
     { for (i = 0; i < 6; i++) { a = $(2 + i); b = $(14 + i); d = a > 0 ? (b - a) / a : 1; if (d < 0) d = -d; if (d > worst) worst = d } }
     END { printf "largest difference: %.2f %%\n", worst * 100; exit (worst > 0.02) }'
-echo "ccbench summarize takes 0$whole s for all, of which 0$start s are what any command of ccbench takes"
-echo "per trial: the study's shell $by_study s; ccbench summarize $by_summary s, $(echo "scale=1; $by_study / $by_summary" | bc) times faster; its import, once: $by_import s"
+echo "ccbench summarize takes 0$whole s for all trials; 0$start s of this is the start-up time of any ccbench command"
+echo "per trial: the study's shell $by_study s; ccbench summarize $by_summary s, $(echo "scale=1; $by_study / $by_summary" | bc) times faster; its import, needed once, $by_import s"
 # The time that libraries take to read the same columns, if the tests' Python is installed.
 python=${XDG_CACHE_HOME:-$HOME/.cache}/ccbench/python/bin/python
 [ ! -x "$python" ] || "$python" "$here/pipeline_floor.py" run

@@ -112,7 +112,7 @@ END {
     if (grew("reserved", reserved)) { print "FAILED: memory grows"; bad = 1 }
     # Memory reserved at the start is touched bit by bit. After ten minutes, all of it has been touched.
     if (grew("resident", resident) && seconds >= 600) { print "FAILED: memory grows"; bad = 1 }
-    printf "clock: the median of %d s with a queue is %+.1f ppm off; over the longest full stretch, %.0f s, %+.3f ms (%+.1f ppm)\n",
+    printf "clock: the median of %d s with a queue is %+.1f ppm off; over the longest stretch with a full link, %.0f s, it is %+.3f ms (%+.1f ppm) off\n",
         queued, median(off, queued) * 1e6, longest, drift * 1e3, longest ? drift / longest * 1e6 : 0
     if (queued < 5) { print "FAILED: the senders could not fill the link, so its clock cannot be judged"; bad = 1 }
     if (late_p99 > 2000) {
@@ -120,7 +120,7 @@ END {
         exit 1
     }
     if (median(off, queued) > 200e-6 || median(off, queued) < -200e-6) { print "FAILED: the clock drifts"; bad = 1 }
-    if (over) { printf "FAILED: more than the rate passed in %d s\n", over; bad = 1 }
+    if (over) { printf "FAILED: the link passed more than its rate in %d s\n", over; bad = 1 }
     limit = 2e-3 + latest + 20e-6 * longest
     if (drift > limit || (longest >= 60 && drift < -limit - 100e-6 * longest)) { print "FAILED: the clock drifts"; bad = 1 }
     exit bad

@@ -29,7 +29,7 @@ impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Env { name, source } => write!(f, "{name}: {source}"),
-            Self::Io { op, path, source } => write!(f, "{op} {}: {source}", path.display()),
+            Self::Io { op, path, source } => write!(f, "cannot {op} {}: {source}", path.display()),
             Self::Compile { clang, source_file, stderr } => {
                 write!(f, "{clang} cannot compile {} for BPF:\n{stderr}", source_file.display())
             }

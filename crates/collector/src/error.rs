@@ -6,7 +6,7 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 pub enum SampleError {
     /// A netlink request failed.
-    #[error("{op}: {source}")]
+    #[error("cannot {op}: {source}")]
     Netlink {
         /// The operation, such as "dump TCP sockets".
         op: &'static str,
@@ -14,7 +14,7 @@ pub enum SampleError {
         source: io::Error,
     },
     /// A file of /proc or /sys could not be read or parsed.
-    #[error("read {path}: {source}")]
+    #[error("cannot read {path}: {source}")]
     Proc {
         /// The file.
         path: String,

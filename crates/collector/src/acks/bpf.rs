@@ -77,7 +77,7 @@ impl Source {
         // Attached after `after_ack` is set, because acks_segment reads it.
         attach(&mut programs)?;
         let (by, row) = (hook.as_text(), mode.text());
-        notes.insert(0, format!("senders are watched by {by}, a row: {row}"));
+        notes.insert(0, format!("senders are watched by {by}, with `acks` = {row}"));
         let gather = Gather::new(watch.flows, tick_us());
         let ring_bytes = bytes;
         Ok(Self {
@@ -132,7 +132,7 @@ fn sender_hook<E: std::error::Error + 'static>(after: Result<(), E>) -> (AckHook
         Ok(()) => (AckHook::FexitTcpAck, None),
         Err(error) => {
             let (hook, cause) = (AckHook::FexitTcpAck.as_text(), chain(&error));
-            let note = format!("rows hold the state before an acknowledgement: {hook}: {cause}");
+            let note = format!("rows hold the state before an acknowledgement, because {hook} is not available: {cause}");
             (AckHook::TpBtfTcpProbe, Some(note))
         }
     }
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(hook, AckHook::TpBtfTcpProbe);
         assert!(
             note.unwrap()
-                .starts_with("rows hold the state before an acknowledgement: fexit/tcp_ack: ")
+                .starts_with("rows hold the state before an acknowledgement, because fexit/tcp_ack is not available: ")
         );
     }
 }
