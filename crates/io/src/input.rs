@@ -39,7 +39,7 @@ pub const MANIFEST: Limit =
 pub const CERTIFICATE: Limit = Limit { max_bytes: 1 << 20, fix: "give a PEM file" };
 /// A file of a results directory that is read as a whole. The journal and `run.json` have about 500 bytes per trial.
 pub const RECORD: Limit =
-    Limit { max_bytes: 1 << 30, fix: "ccbench did not write it: restore the file" };
+    Limit { max_bytes: 1 << 30, fix: "ccbench writes no file this large: restore it from a copy" };
 
 /// Why a file is not read. It is the inner error of an [`io::Error`] of the kind `InvalidInput`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -84,7 +84,7 @@ impl Directory {
     fn read_file(&self, key: &str) -> Result<Option<Vec<u8>>, ObjectError> {
         const RECORD: input::Limit = input::Limit {
             max_bytes: MAX_RECORD_BYTES,
-            fix: "ccbench did not write it: remove it, or give another directory",
+            fix: "ccbench writes no file this large: remove it, or give another directory",
         };
         let path = self.root.join(key);
         match input::read(&path, &RECORD) {

@@ -32,7 +32,7 @@ const FAST_CLOCKS: [&str; 4] =
 const USERSPACE_ONLY: [&str; 1] = ["bfifo_head_drop"];
 
 /// What follows if a machine cannot run the engine uml.
-const WITHOUT_UML: &str = "until then `--lab` uses the engine qemu, which is slower";
+const WITHOUT_UML: &str = "without it, `--lab` uses the engine qemu, which is slower";
 
 /// Whether this machine has something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -119,7 +119,7 @@ fn run_args(args: ReproduceArgs) -> RunArgs {
     let decided = options.lab || no_lab || options.sim || options.rootless;
     if !decided && !engine::usable().is_empty() {
         message(format_args!(
-            "note: runs in the lab; `--no-lab` runs in network namespaces of this machine"
+            "note: the experiment runs in the lab; to run it in network namespaces of this machine, add `--no-lab`"
         ));
         options.lab = true;
     }

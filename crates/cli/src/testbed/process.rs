@@ -34,7 +34,7 @@ pub enum TestbedError {
     #[error("testbed: the process has no pipes")]
     NoPipes,
     /// Its process did not report within the limit.
-    #[error("testbed: not ready after {} s", START_LIMIT.as_secs())]
+    #[error("testbed: the process was not ready after {} s", START_LIMIT.as_secs())]
     Timeout,
     /// Its process ended before it reported.
     #[error("testbed: the process ended before it was ready")]

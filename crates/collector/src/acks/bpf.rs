@@ -132,7 +132,9 @@ fn sender_hook<E: std::error::Error + 'static>(after: Result<(), E>) -> (AckHook
         Ok(()) => (AckHook::FexitTcpAck, None),
         Err(error) => {
             let (hook, cause) = (AckHook::FexitTcpAck.as_text(), chain(&error));
-            let note = format!("rows hold the state before an acknowledgement, because {hook} is not available: {cause}");
+            let note = format!(
+                "rows hold the state before an acknowledgement, because {hook} is not available: {cause}"
+            );
             (AckHook::TpBtfTcpProbe, Some(note))
         }
     }
