@@ -70,7 +70,7 @@ class Program:
         self.fd = lib.bpf_program__fd(program)
         self.followed = int(re.search(r"processed (\d+) insns", log.value.decode()).group(1))
         if self.followed > VERIFIER_LIMIT:
-            sys.exit(f"bpf: {core}: the verifier follows {self.followed} instructions, limit {VERIFIER_LIMIT}")
+            sys.exit(f"bpf: {core}: the verifier follows {self.followed} instructions; the limit is {VERIFIER_LIMIT}")
 
     def call(self, kind, event, now_us, pacing, ack, values):
         values = values + [0] * (32 - len(values))

@@ -347,7 +347,7 @@ int replay_golden(const char *path, char *message, size_t size)
 		line[strcspn(line, "\n")] = 0;
 		bad = check_row(&conn, line);
 		if (bad)
-			snprintf(message, size, "%s:%u: the core answers otherwise", path, number);
+			snprintf(message, size, "%s:%u: the core's answer differs", path, number);
 	}
 	fclose(in);
 	return bad ? -1 : 0;

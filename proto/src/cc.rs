@@ -160,8 +160,8 @@ pub fn resolve(cc: &Cc) -> Result<Instance, Vec<InstanceProblem>> {
     }
     if cc.ect1.is_some() && !counts_marks(cc) {
         let reason = format!(
-            "`{}` does not count ECN marks, and is not asked what its data are; leave `ect1` out, or take `dctcp` or \
-             `prague`",
+            "`{}` does not count ECN marks, so it does not choose between ECT(0) and ECT(1); leave `ect1` out, or use \
+             `dctcp` or `prague`",
             cc.algorithm
         );
         return Err(vec![InstanceProblem { key: vec!["ect1".into()], reason }]);
@@ -207,7 +207,7 @@ fn without_file(cc: &Cc) -> Option<InstanceProblem> {
     }
     cc.sha256.as_ref()?;
     let reason =
-        "is the digest of `file` or `module`, and there is neither: leave it out".to_owned();
+        "is the digest of `file` or `module`, but neither is given; leave it out".to_owned();
     Some(InstanceProblem { key: vec!["sha256".to_owned()], reason })
 }
 
@@ -218,13 +218,16 @@ fn unknown(cc: &Cc) -> String {
         let known: Vec<&str> = own.iter().chain(BUILTINS).copied().collect();
         let near = suggest::near(&cc.algorithm, &known);
         return format!(
-            "`{}` is none of ccbench's congestion controls and none of Linux's{near} (ccbench's own: {}); for one \
-             that only your kernel has write `via = \"builtin\"`",
+            "`{}` is neither one of ccbench's congestion controls nor one of Linux's{near} (ccbench's own: {}); if \
+             only your kernel has it, write `via = \"builtin\"`",
             cc.algorithm,
             suggest::list(&own)
         );
     }
-    format!("ccbench has no congestion control `{}` to load itself{hint}", cc.algorithm)
+    format!(
+        "ccbench has no module or BPF program for the congestion control `{}`{hint}",
+        cc.algorithm
+    )
 }
 
 /// Why the kernel would refuse this name of a congestion control; `None` if it accepts it.
@@ -255,7 +258,7 @@ pub enum ParamError {
         hint: String,
     },
     /// The value is not a whole number.
-    #[error("`{}` is not a number; {range}", text.escape_debug())]
+    #[error("`{}` is not a number; write one {range}", text.escape_debug())]
     NotANumber {
         /// The value.
         text: String,
@@ -263,7 +266,7 @@ pub enum ParamError {
         range: String,
     },
     /// The value is not a text that a module accepts.
-    #[error("`{}` cannot be passed to a module; {range}", text.escape_debug())]
+    #[error("`{}` cannot be passed to a module; write {range}", text.escape_debug())]
     NotText {
         /// The value.
         text: String,
@@ -271,7 +274,7 @@ pub enum ParamError {
         range: String,
     },
     /// The value is out of range.
-    #[error("{number} is out of range: {range}")]
+    #[error("{number} is out of range; write a number {range}")]
     OutOfRange {
         /// The value.
         number: i128,
@@ -308,10 +311,10 @@ impl Core {
 }
 
 impl Param {
-    /// "from 100 to 1000000 us, 2000 by default: initial threshold".
+    /// "from 100 to 1000000 (us), 2000 by default: initial threshold".
     pub fn range(&self) -> String {
         let Self { min, max, unit, default, doc, .. } = self;
-        format!("it is from {min} to {max} ({unit}), {default} by default: {doc}")
+        format!("from {min} to {max} ({unit}), {default} by default: {doc}")
     }
 }
 
@@ -422,7 +425,7 @@ mod tests {
         let out = why(&cc("ta", &[("betao", 5)]));
         assert_eq!(
             out,
-            "params.betao: 5 is out of range: it is from 100 to 1000000 (us), 2000 by default: initial and lowest \
+            "params.betao: 5 is out of range; write a number from 100 to 1000000 (us), 2000 by default: initial and lowest \
              threshold above the base RTT"
         );
         assert!(why(&cc("ta", &[("betao", -1)])).contains("-1 is out of range"));

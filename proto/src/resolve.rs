@@ -20,7 +20,7 @@ pub use matches::PacketMatch;
 pub(crate) use matches::{FlowAddress, packet_matches};
 pub(crate) use unscheduled::remove_unscheduled;
 
-/// Everything a link's back end needs to know.
+/// Everything a link's backend needs to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkConfig {
     /// The link's name in the plan.

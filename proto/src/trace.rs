@@ -71,7 +71,8 @@ fn parse_text(name: &str, text: &str, format: Format) -> Result<Trace, TraceErro
     // A JSON document may be a single line.
     let mut lines = text.split('\n').zip(1..).filter(|_| format != Format::Netem);
     if let Some((_, line)) = lines.find(|(line, _)| line.len() > MAX_LINE_BYTES) {
-        let what = format!("the line is longer than {} kB, which no row is", MAX_LINE_BYTES >> 10);
+        let what =
+            format!("the line is longer than {} kB, too long for a row", MAX_LINE_BYTES >> 10);
         return Err(TraceError::one(name, Some(format), line, what));
     }
     match format {
@@ -84,12 +85,15 @@ fn text_of<'a>(name: &str, bytes: &'a [u8]) -> Result<&'a str, TraceError> {
     let refuse = |line, what: String| Err(TraceError::one(name, None, line, what));
     if bytes.len() > MAX_FILE_BYTES {
         let (have, most) = (bytes.len() >> 20, MAX_FILE_BYTES >> 20);
-        return refuse(0, format!("it has {have} MiB; {most} are allowed: make its rows longer"));
+        return refuse(
+            0,
+            format!("it has {have} MiB; at most {most} are allowed: use fewer, longer rows"),
+        );
     }
     if bytes.starts_with(b"PAR1") {
         return refuse(
             0,
-            "it is Parquet, which plans cannot name: `ccbench trace convert` turns it into text"
+            "it is Parquet, which a plan cannot use; convert it to text with `ccbench trace convert`"
                 .to_owned(),
         );
     }

@@ -214,7 +214,7 @@ fn scaled(
     let value = (whole * denominator + part).checked_mul(u128::from(factor));
     let value = value.ok_or_else(|| fail("it is too large"))?;
     if !value.is_multiple_of(denominator) {
-        return Err(fail("it is finer than one whole unit we can keep"));
+        return Err(fail("it is finer than the smallest unit that ccbench keeps"));
     }
     u64::try_from(value / denominator).map_err(|_| fail("it is too large"))
 }

@@ -57,7 +57,7 @@ fn objects_of_another_kind_are_refused() {
     let no_ops = elf::elf(elf::EM_BPF, vec![elf::Btf::default().section()], &[]);
     assert!(why(&no_ops).contains("no `struct tcp_congestion_ops`"), "{}", why(&no_ops));
     let native = elf::elf(elf::EM_X86_64, Vec::new(), &[]);
-    assert!(why(&native).starts_with("it is neither an object for BPF"), "{}", why(&native));
+    assert!(why(&native).starts_with("it is neither a BPF object"), "{}", why(&native));
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn wrong_instances_are_refused_with_the_fix() {
     assert!(unknown.contains("cc.own.params.gian: `mine` has no parameter `gian`"), "{unknown}");
     assert!(unknown.contains("did you mean `gain`? (its parameters: `gain`, `low`)"), "{unknown}");
     let range = why("file = \"mine.bpf.o\"\nparams = { low = 200 }");
-    assert!(range.contains("it is from -128 to 127 (s8)"), "{range}");
+    assert!(range.contains("write a number from -128 to 127 (s8)"), "{range}");
     let kind = why("module = \"mine.bpf.o\"");
     assert!(kind.contains("is a BPF object: write `file` instead"), "{kind}");
     let name = why("file = \"mine.bpf.o\"\nalgorithm = \"yours\"");
@@ -165,7 +165,7 @@ fn wrong_instances_are_refused_with_the_fix() {
     let missing = why("file = \"none.bpf.o\"");
     assert!(missing.contains("cc.own.file: `none.bpf.o`: there is no such file"), "{missing}");
     let digest = why(&format!("file = \"mine.bpf.o\"\nsha256 = \"{}\"", "0".repeat(64)));
-    assert!(digest.contains("is another file now: its sha256 is "), "{digest}");
+    assert!(digest.contains("has changed: its sha256 is now "), "{digest}");
     assert!(checked(Target::Kernel, "module = \"tcp_mine.ko\"\nparams = { gain = 1 }").is_ok());
 }
 

@@ -79,7 +79,7 @@ mod tests {
         let read = read(&dir.path().join("plan.toml"), &files);
         let why = |file: &str| read.facts[file].clone().unwrap_err().to_string();
         assert!(why("none.bpf.o").contains("-target bpf"), "{}", why("none.bpf.o"));
-        assert!(why("text.o").contains("no intact ELF file"), "{}", why("text.o"));
+        assert!(why("text.o").contains("not an intact 64-bit ELF file"), "{}", why("text.o"));
         assert!(!read.contents.contains_key("none.bpf.o"));
     }
 

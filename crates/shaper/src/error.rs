@@ -28,7 +28,7 @@ pub enum ShaperError {
         hint: String,
     },
     /// The selected backend cannot do this.
-    #[error("link {link}: the {backend} back end cannot do {what}; {hint}")]
+    #[error("link {link}: the {backend} backend cannot do {what}; {hint}")]
     Unsupported {
         /// The link's name.
         link: String,

@@ -47,7 +47,7 @@ pub fn events(
             })
             .collect(),
         Err(why) => {
-            let message = format!("it is not known whether flows share a queue: {why}");
+            let message = format!("cannot tell whether flows share a queue: {why}");
             vec![event(Kind::FlowQueuesUnknown(NoData {}), message)]
         }
     }
@@ -57,8 +57,8 @@ fn message(FlowQueueShared { class, flows }: &FlowQueueShared) -> String {
     let of_class = class.as_ref().map_or(String::new(), |class| format!(" of class {class}"));
     let (names, count) = (flows.join(", "), flows.len());
     format!(
-        "{names} share a queue{of_class}: they have the rate and the delay of one flow instead of {count}; increase the \
-         number of queues, or exclude the trial"
+        "{names} share a queue{of_class}, so together they get the rate of one flow, not of {count}, and delay each \
+         other; increase the number of queues, or exclude the trial"
     )
 }
 
@@ -90,13 +90,13 @@ fn shared(
     backend: Backend,
 ) -> Result<Vec<FlowQueueShared>, &'static str> {
     if backend != Backend::Userspace {
-        return Err("the kernel's hash has a secret");
+        return Err("the kernel's flow hash depends on a secret");
     }
     let Some(flows) = flows else { return Err("ccbench does not know which flows pass the link") };
     let mut matches = config.classes.iter().flat_map(|class| &class.matches);
     if matches.any(|wanted| wanted.ecn.is_some() || wanted.dscp.is_some()) {
         return Err(
-            "a class matches the ECN field or the DSCP, which packets of a flow may change",
+            "a class matches the ECN field or the DSCP, which may differ between packets of a flow",
         );
     }
     let spec = spec::spec_of(config).map_err(|_| "the configuration has no userspace queue")?;

@@ -242,7 +242,7 @@ pub enum CoreError {
         known: String,
     },
     /// A value is out of range.
-    #[error("`{core}`: {name} = {value} is out of range: allowed: {min} to {max} ({unit})")]
+    #[error("`{core}`: {name} = {value} is out of range; allowed: {min} to {max} ({unit})")]
     Range {
         /// The core.
         core: &'static str,

@@ -30,7 +30,7 @@ const COMPILE: &str = "clang -O2 -g -target bpf -c NAME.bpf.c -o NAME.bpf.o";
 pub enum SuppliedError {
     /// Not an object file, or a damaged one.
     #[error(
-        "it is no intact ELF file of 64 bits ({source}); for BPF compile it with `{}`",
+        "it is not an intact 64-bit ELF file ({source}); for BPF compile it with `{}`",
         COMPILE
     )]
     Elf {
@@ -50,7 +50,7 @@ pub enum SuppliedError {
     #[error("it is an executable or a library, not an object: compile it with `{}`", COMPILE)]
     NotObject,
     /// Compiled for a processor, but not a module.
-    #[error("it is neither an object for BPF nor a kernel module; compile it with `{}`", COMPILE)]
+    #[error("it is neither a BPF object nor a kernel module; compile it with `{}`", COMPILE)]
     Neither,
     /// A section lies outside of the file.
     #[error("its section {name} is damaged ({source})")]
@@ -61,10 +61,10 @@ pub enum SuppliedError {
         source: object::read::Error,
     },
     /// No BTF.
-    #[error("it has no description of its types (section .BTF): compile it with `-g`")]
+    #[error("it has no type information (section .BTF); compile it with `-g`")]
     NoTypes,
     /// Damaged BTF.
-    #[error("its description of types (section .BTF) is damaged: {0}; compile it again")]
+    #[error("its type information (section .BTF) is damaged: {0}; compile it again")]
     Types(#[from] BtfError),
     /// No congestion control.
     #[error(
@@ -82,7 +82,7 @@ pub enum SuppliedError {
     },
     /// A program of another kind.
     #[error(
-        "its section {section} is a program that is no part of a congestion control: remove it"
+        "its section {section} holds a program that is not part of a congestion control; remove it"
     )]
     OtherProgram {
         /// The section.
@@ -95,7 +95,7 @@ pub enum SuppliedError {
         map: String,
     },
     /// The description and the data differ.
-    #[error("its section {section} has not all of `{variable}`; compile it again")]
+    #[error("its section {section} does not hold all of `{variable}`; compile it again")]
     Variable {
         /// The section.
         section: &'static str,
@@ -103,7 +103,7 @@ pub enum SuppliedError {
         variable: String,
     },
     /// No room for a name.
-    #[error("its `{variable}` has no `char name[16]`, the name in the kernel")]
+    #[error("its `{variable}` has no `char name[16]`, which holds the name in the kernel")]
     NoName {
         /// The variable.
         variable: String,
@@ -299,7 +299,9 @@ impl SuppliedFile {
         let known: Vec<&str> = params.iter().map(|param| param.name.as_str()).collect();
         let unknown = |name: &String| {
             let hint = match known.is_empty() {
-                true => "; it has none (in BPF, a `const volatile` number is one)".to_owned(),
+                true => {
+                    "; it has none (in BPF, parameters are `const volatile` numbers)".to_owned()
+                }
                 false => suggest::hint(name, &known, "its parameters"),
             };
             ParamError::Unknown { core: cc.algorithm.clone(), name: name.clone(), hint }
@@ -363,11 +365,11 @@ impl ParameterKind {
         }
     }
 
-    /// "it is from 0 to 255 (u8)".
+    /// "from 0 to 255 (u8)".
     pub fn range(&self) -> String {
         match self.limits() {
-            Some((min, max)) => format!("it is from {min} to {max} ({})", self.name()),
-            None => format!("it is text ({}) without spaces and quotation marks", self.name()),
+            Some((min, max)) => format!("from {min} to {max} ({})", self.name()),
+            None => format!("text ({}) without spaces or quotation marks", self.name()),
         }
     }
 
@@ -491,7 +493,7 @@ impl CcFacts {
         let mut wrong = Vec::new();
         if let Some(sha256) = cc.sha256.as_ref().filter(|sha256| **sha256 != self.sha256) {
             let reason = format!(
-                "`{path}` is another file now: its sha256 is {}, not {sha256}; bring the old one back, or leave this out",
+                "`{path}` has changed: its sha256 is now {}, not {sha256}; restore the old file, or leave this out",
                 self.sha256
             );
             wrong.push(problem("sha256", reason));
@@ -506,10 +508,12 @@ impl CcFacts {
         if let Some(names) = of {
             let reason = match cc.algorithm.is_empty() {
                 true => {
-                    format!("`{path}` has several congestion controls, {names}: name one of them")
+                    format!(
+                        "`{path}` has several congestion controls, {names}; name one of them with `algorithm`"
+                    )
                 }
                 false => {
-                    format!("`{path}` has no congestion control `{}`, but {names}", cc.algorithm)
+                    format!("`{path}` has no congestion control `{}`; it has {names}", cc.algorithm)
                 }
             };
             wrong.push(problem("algorithm", reason));
@@ -533,7 +537,7 @@ mod tests {
         assert_eq!(check(&number(1, false), 255), Ok("255".to_owned()));
         assert_eq!(
             check(&number(1, false), 256).unwrap_err().to_string(),
-            "256 is out of range: it is from 0 to 255 (u8)"
+            "256 is out of range; write a number from 0 to 255 (u8)"
         );
         assert_eq!(check(&number(1, true), -128), Ok("-128".to_owned()));
         assert!(check(&number(1, true), -129).is_err() && check(&number(4, false), -1).is_err());

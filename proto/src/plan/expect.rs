@@ -439,14 +439,14 @@ impl Expect {
         let other_unit = found.metric.unit_of(found.stat);
         if other_unit != unit && key == "minus" {
             let why = format!(
-                "is in {other_unit}, the claim's number in {unit}: name one in the same unit, or write `over`"
+                "is in {other_unit}, but the claim's number is in {unit}; name a number in the same unit, or write `over`"
             );
             return Err(vec![(vec![key], why)]);
         }
         found.at = other.at.iter().map(|(factor, value)| (factor.clone(), level(value))).collect();
         if found == *number {
             let why =
-                "is the same number; name what differs, like `{ phase = \"alone\" }`".to_owned();
+                "selects the same number as the claim; name what differs, like `{ phase = \"alone\" }`".to_owned();
             return Err(vec![(vec![key], why)]);
         }
         Ok(Operand::Number(found))
@@ -470,7 +470,7 @@ impl Expect {
             (None, None, Some([from, to]), None) => {
                 let (from, to) = (value("between", from)?, value("between", to)?);
                 if from > to {
-                    return Err((vec!["between"], "the first must be the lower one".to_owned()));
+                    return Err((vec!["between"], "the first bound must be the lower one".to_owned()));
                 }
                 Ok(test(Some(from), Some(to)))
             }
@@ -488,7 +488,7 @@ impl Expect {
             }
             (None, None, None, None) => Err((
                 vec!["below"],
-                "what must it be? write `below`, `above`, `between = [a, b]` or `near = [value, tolerance]` \
+                "the claim has no bound; write `below`, `above`, `between = [a, b]` or `near = [value, tolerance]` \
                  (or `skip = \"why\"`, if it cannot be measured)"
                     .to_owned(),
             )),

@@ -1,4 +1,4 @@
-//! The features of a link that the kernel's qdiscs lack, for the checks of a plan and for the selection of a back end.
+//! The features of a link that the kernel's qdiscs lack, for the checks of a plan and for the selection of a backend.
 
 use super::{Link, Policer, Queue, Reorder, Shaper, Slot};
 use crate::units::{FRAME_BYTES, Micros};
@@ -32,7 +32,7 @@ impl Link {
                 self.policer.and_then(|policer| self.policer_lack(policer, has_classes)),
             ),
             (&["slot"], self.slot.and_then(|slot| slot.lack(self, queue))),
-            (&["jitter", "hold"], self.jitter.and_then(|j| j.hold).map(|_| "a `hold` of jitter")),
+            (&["jitter", "hold"], self.jitter.and_then(|j| j.hold).map(|_| "jitter with a `hold`")),
             (&["reorder", "late"], self.reorder.and_then(|reorder| reorder.lack(self))),
         ];
         lacks.into_iter().filter_map(|(key, what)| Some(Lack { key, what: what? })).collect()
@@ -57,7 +57,7 @@ impl Link {
 /// Why the kernel cannot filter acknowledgements: only CAKE does.
 fn filter_lack(queue: Option<&Queue>) -> Option<&'static str> {
     let is_cake = matches!(queue, Some(Queue::Cake(_)));
-    (!is_cake).then_some("an `ack_filter` of another queue than `cake`")
+    (!is_cake).then_some("an `ack_filter` with a queue other than `cake`")
 }
 
 impl Slot {
@@ -72,7 +72,7 @@ impl Slot {
     /// the end of the previous burst, so a burst must take no time.
     fn lack(&self, link: &Link, queue: Option<&Queue>) -> Option<&'static str> {
         if !matches!(queue, Some(Queue::Pfifo(_))) {
-            return Some("slots of another queue than `pfifo`");
+            return Some("slots with a queue other than `pfifo`");
         }
         let is_delayed = link.delay.is_some_and(|delay| delay.get() > 0) || link.jitter.is_some();
         if is_delayed || link.reorder.is_some() {
@@ -81,7 +81,7 @@ impl Slot {
         let tbf = link.tbf.filter(|tbf| tbf.peakrate.is_none());
         let bucket_bytes = tbf.map_or(0, |tbf| tbf.burst.get());
         let fits = self.longest_burst_bytes().is_some_and(|bytes| bytes <= bucket_bytes);
-        (!fits).then_some("slots of more than a `tbf` without `peakrate` lets pass at once")
+        (!fits).then_some("slots that hold more than a `tbf` without `peakrate` lets pass at once")
     }
 }
 
@@ -98,12 +98,12 @@ impl Reorder {
     fn lack(&self, link: &Link) -> Option<&'static str> {
         let late = self.late?;
         if link.jitter.is_some() {
-            return Some("reordering with `late` beside `jitter`");
+            return Some("reordering with both `late` and `jitter`");
         }
         if late > NETEM_MAX_LATE {
             return Some("reordering with a `late` above 2 s");
         }
-        self.late_entries().is_none().then_some("reordering with `late` of so small a `share`")
+        self.late_entries().is_none().then_some("reordering with `late` and such a small `share`")
     }
 }
 

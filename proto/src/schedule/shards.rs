@@ -22,8 +22,7 @@ pub struct Shard {
 /// A text that is not a shard.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is not a shard; write its number and the number of shards, as in 2/3: both are at least 1 and at most {max}, \
-     and the number is not larger than the number of shards",
+    "`{0}` is not a shard; write NUMBER/SHARDS, as in 2/3, with 1 <= NUMBER <= SHARDS <= {max}",
     max = MAX_SHARDS
 )]
 pub struct ShardError(String);

@@ -113,7 +113,7 @@ pub(super) fn read(text: &[u8]) -> Reading {
             None => {
                 let units = units.unwrap_or("unknown");
                 out.named.notes.push(format!(
-                    "series `{name}` (unit {units}) is neither a rate of a flow nor a round-trip time, and makes no rows"
+                    "series `{name}` (unit {units}) is neither a flow's rate nor a round-trip time, so it makes no rows"
                 ));
             }
         }

@@ -115,8 +115,8 @@ fn timeless(source: &Source) -> Option<String> {
     let count = source.found.sockets.iter().filter(|row| row.at_ns.is_none()).count();
     (count > 0).then(|| {
         format!(
-            "{}: {count} of {} samples of ss have no time stamp: they are in no phase, and in no mean of one (next time: \
-             ss ... | ts '%.s')",
+            "{}: {count} of {} samples of ss have no timestamp, so they count in no phase and in no phase's mean \
+             (next time, run ss ... | ts '%.s')",
             source.stem,
             source.found.sockets.len()
         )
@@ -214,7 +214,7 @@ impl Place<'_> {
             Some(seconds) => (seconds.max(0.0) * 1e9) as u64,
             None => {
                 out.notes.push(format!(
-                    "{}: a test of iperf3 does not say when it began; put at the trial's beginning",
+                    "{}: an iperf3 test does not say when it began; it is placed at the trial's beginning",
                     self.source.stem
                 ));
                 out.begin_ns
@@ -368,7 +368,7 @@ fn pings(source: &Source, out: &mut Gathered) {
         if session.replies.is_empty() {
             if let Some(summary) = session.summary_ms {
                 out.notes.push(format!(
-                    "{}: {probe_id} has only ping's last lines (mean {} ms); that makes no rows",
+                    "{}: {probe_id} has only ping's summary (mean {} ms), which makes no rows",
                     source.stem, summary[1]
                 ));
             }
@@ -376,14 +376,14 @@ fn pings(source: &Source, out: &mut Gathered) {
         }
         let begin_ns = ping_begin(session).unwrap_or_else(|| {
             out.notes.push(format!(
-                "{probe_id}: ping's lines have no time; put at the trial's beginning, {} ms apart",
+                "{probe_id}: ping's lines have no timestamps; its requests are placed at the trial's beginning, {} ms apart",
                 session.interval_ns() / 1_000_000
             ));
             out.begin_ns
         });
         let mut lost = session.unanswered();
         if lost.len() > lost_left {
-            let what = "unanswered requests of this file are rows, and the others are left out";
+            let what = "unanswered requests of this file become rows; the others are left out";
             out.notes.push(format!("{probe_id}: only {MAX_LOST} {what}"));
             lost.truncate(lost_left);
         }
@@ -417,7 +417,7 @@ fn event(source: &Source) -> Of {
     Of::Event(wire::Event {
         at_ns: 0,
         subject: source.stem.clone(),
-        message: format!("{unread} of {lines} lines were not read, or not wholly"),
+        message: format!("{unread} of {lines} lines were read only in part or not at all"),
         kind: Some(Kind::Import(data)),
     })
 }

@@ -258,9 +258,9 @@ impl Flow {
         let mut flow = Self::of(nth, trace, &common);
         if !is_known {
             let id = &flow.flow_id;
-            out.named
-                .notes
-                .push(format!("{id}: the trace does not say when it began; put at 1970"));
+            out.named.notes.push(format!(
+                "{id}: the trace does not say when it began; it is placed at the start of 1970"
+            ));
         }
         let mut others: BTreeMap<&str, u64> = BTreeMap::new();
         for (number, event) in trace.events.items.iter().enumerate() {
@@ -366,7 +366,9 @@ impl Flow {
             Kind::Parameters => {
                 if data.max_datagram_size.is_some() && datagram_size(data).is_none() {
                     let id = &self.flow_id;
-                    out.unread(&format!("{id}: `max_datagram_size` at {at_ms} ms is no size"));
+                    out.unread(&format!(
+                        "{id}: `max_datagram_size` at {at_ms} ms is not a valid size"
+                    ));
                 }
             }
             Kind::Sent | Kind::Received => {
@@ -378,7 +380,7 @@ impl Flow {
                 let Some(length) = length(data) else {
                     let id = &self.flow_id;
                     return out.unread(&format!(
-                        "{id}: the `length` of a packet at {at_ms} ms is no length"
+                        "{id}: the `length` of a packet at {at_ms} ms is not a valid length"
                     ));
                 };
                 let after_ms = at_ms - first_ms;
@@ -424,7 +426,7 @@ impl Flow {
         if !wrong.is_empty() {
             let (id, names) = (&self.flow_id, wrong.join("`, `"));
             out.unread(&format!(
-                "{id}: values at {at_ms} ms that cannot be: `{names}`; the rest is kept"
+                "{id}: impossible values at {at_ms} ms: `{names}`; the rest is kept"
             ));
         }
         let gap_ns = match sample.at_ns {

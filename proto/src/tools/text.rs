@@ -150,7 +150,7 @@ impl Walk {
             self.scan_bytes -= scanned;
             let line = bytes.split(|&b| b == b'\n').next().unwrap_or_default();
             self.found.lines += 1;
-            let reason = if full { TOO_MANY } else { "JSON, but no report of iperf3" };
+            let reason = if full { TOO_MANY } else { "JSON, but not an iperf3 report" };
             self.unread(number, &shown(line), reason);
             return line.len();
         }
@@ -243,7 +243,11 @@ impl Walk {
             test.stamp(at_ns, end_s);
         }
         if !known {
-            self.unread(number, text, "an event of iperf3 that cannot be read, or not wholly");
+            self.unread(
+                number,
+                text,
+                "an iperf3 event that can be read only in part or not at all",
+            );
         }
     }
 
@@ -281,7 +285,7 @@ impl Walk {
             self.unread(
                 line,
                 "",
-                "ping cannot have taken so long; its requests count as a second apart",
+                "ping's total time is impossible; its requests are placed a second apart",
             );
         }
         self.found.pings = pings;

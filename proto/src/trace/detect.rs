@@ -41,7 +41,7 @@ pub(super) fn detect(name: &str, text: &str) -> Result<Format, TraceError> {
             refuse(
                 number,
                 format!(
-                    "`{}` has {count} columns, as no trace format has; known are {}",
+                    "`{}` has {count} columns, but no trace format does; known formats: {}",
                     shown(first),
                     known.join(", ")
                 ),

@@ -151,7 +151,7 @@ impl Reader {
                 "loss_ppm" => Column::Loss,
                 _ => {
                     let what = format!(
-                        "the column `{}` is unknown; there are t_us, rate_bps, delay_us, loss_ppm",
+                        "the column `{}` is unknown; known columns: t_us, rate_bps, delay_us, loss_ppm",
                         shown(column)
                     );
                     self.problems.push(number, what);
@@ -164,7 +164,7 @@ impl Reader {
             self.columns.push(column);
         }
         if self.columns.first() != Some(&Column::Time) || self.columns.len() < 2 {
-            let what = "the header must begin with `t_us` and name one more column at least";
+            let what = "the header must begin with `t_us` and name at least one more column";
             self.problems.push(number, what.to_owned());
         }
         true

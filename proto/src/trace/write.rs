@@ -20,7 +20,7 @@ pub enum WriteError {
     NoRate,
     /// A mahimahi trace ends with a packet.
     #[error(
-        "its last {left_s} s have no packet, which this format cannot hold, because it ends with one; use `ccbench` or `dwell`",
+        "its last {left_s} s have no packet, but a trace in this format ends with a packet; use `ccbench` or `dwell`",
         left_s = text(*left_ns, 9)
     )]
     NoPacketAtEnd {
@@ -29,7 +29,7 @@ pub enum WriteError {
     },
     /// The format has no length of the last row.
     #[error(
-        "the last row is too short to be divided into rows that give it its length in this format; use `ccbench` or `dwell`"
+        "the last row is too short to keep its length in this format; use `ccbench` or `dwell`"
     )]
     LastRow,
     /// A mahimahi trace needs a packet and a length above zero.

@@ -93,7 +93,7 @@ mod tests {
         assert!(refused.contains(&format!("--allow-cc-digest {sha256}")), "{refused}");
         for allowed in [AllowedDigests::Any, AllowedDigests::Only([sha256].into())] {
             let why = read(&allowed);
-            assert!(why.starts_with("`mine.bpf.o`: it is no intact ELF file"), "{why}");
+            assert!(why.starts_with("`mine.bpf.o`: it is not an intact 64-bit ELF file"), "{why}");
         }
         let other = Cc { file: Some("other.bpf.o".to_owned()), ..Cc::new("") };
         let allowed = AllowedDigests::Any;

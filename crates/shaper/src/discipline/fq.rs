@@ -64,7 +64,7 @@ impl Discipline for plan::Fq {
     fn params(&self, _rate: Option<Rate>) -> Result<QueueParams, BadQueue> {
         let Self { limit, flow_limit, buckets, ce_threshold, orphan_mask, maxrate, .. } = *self;
         if let Some(maxrate) = maxrate {
-            let what = format!("fq with maxrate = {maxrate} (it does not pace)");
+            let what = format!("fq with maxrate = {maxrate} (its fq does not pace)");
             return Err(BadQueue::new(what, "give the flows or the link a rate instead"));
         }
         let default = FqParams::default();

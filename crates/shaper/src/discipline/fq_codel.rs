@@ -61,8 +61,9 @@ impl Discipline for plan::FqCodel {
         let Self { limit, flows, target, interval, quantum, ecn, ce_threshold, .. } = *self;
         let mask = self.ce_threshold_mask.unwrap_or(0);
         if mask & !3 != 0 {
-            let what = format!("fq_codel with ce_threshold_mask = {mask}, bits of the DSCP");
-            return Err(BadQueue::new(what, "compare bits of the ECN field only: 3"));
+            let what =
+                format!("fq_codel with ce_threshold_mask = {mask}, which covers bits of the DSCP");
+            return Err(BadQueue::new(what, "use a mask of the ECN field only, like 3"));
         }
         let default = FqCodelParams::default();
         let flows = flows.unwrap_or(default.flows);

@@ -36,14 +36,14 @@ pub(super) fn check_supported(config: &LinkConfig) -> Result<(), ShaperError> {
     let userspace = || format!("write `backend = \"userspace\"` for link {link}");
     let TraceUse { file, on_end, start, floor, .. } = &replay.plan;
     let Trace::Steps(steps) = &*replay.trace else {
-        return unsupported(format!("the packet opportunities of {file}"), userspace());
+        return unsupported(format!("the delivery opportunities of {file}"), userspace());
     };
     if *start == TraceStart::FirstPacket {
         return unsupported("a trace that begins with the first packet".to_owned(), userspace());
     }
     if *on_end == OnEnd::Stop {
-        let hint = format!("{}, or another `on_end`", userspace());
-        return unsupported("a trace at whose end nothing passes".to_owned(), hint);
+        let hint = format!("{}, or choose another `on_end`", userspace());
+        return unsupported("a trace with `on_end = \"stop\"`".to_owned(), hint);
     }
     for step in &steps.steps {
         let place = format!("{file}:{}", step.line);

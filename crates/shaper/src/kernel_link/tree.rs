@@ -244,9 +244,10 @@ fn overhead(config: &LinkConfig) -> Result<u16, BadQueue> {
         (None, None) => Ok(0),
         (None, Some(_)) => Err(BadQueue {
             what: format!(
-                "overhead = \"{asked}B\", for its qdiscs count the Ethernet header, 14 B"
+                "overhead = \"{asked}B\", because its qdiscs count the Ethernet header (14 B)"
             ),
-            hint: "write `backend = \"userspace\"` for this link, or 14B or more".to_owned(),
+            hint: "write `backend = \"userspace\"` for this link, or an overhead of 14B or more"
+                .to_owned(),
         }),
     }
 }
@@ -258,18 +259,18 @@ fn check_supported(config: &LinkConfig) -> Result<(), BadQueue> {
         Err(BadQueue { what: what.to_owned(), hint })
     };
     if config.plan.packet_log.is_some() {
-        return bad("a log of packets");
+        return bad("a packet log");
     }
     if config.plan.gso == Some(false) {
         return bad("a link's own `gso`");
     }
     if matches!(config.queue, Queue::Red(_)) && !config.changed_queues.is_empty() {
-        return bad("changes of a queue red, which drop all its packets");
+        return bad("changes of a red queue, because each drops all queued packets");
     }
     let is_below_tbf = has_tbf(config) && qdisc::fifo_limit(&config.queue).is_some();
     if is_below_tbf && config.plan.trace.is_some() && !config.changed_queues.is_empty() {
         return bad(
-            "changes of a FIFO below a tbf with a trace, whose steps set its first limit again",
+            "changes of a FIFO below a tbf with a trace, because each trace step restores the FIFO's first limit",
         );
     }
     let lacks = config.plan.qdiscs_lack(Some(&config.queue), !config.classes.is_empty());
@@ -277,7 +278,7 @@ fn check_supported(config: &LinkConfig) -> Result<(), BadQueue> {
         return bad(lack.what);
     }
     if config.plan.slot.is_some() && config.plan.backend != Backend::Kernel {
-        return bad("slots at regular times (`backend = \"kernel\"` selects those of netem)");
+        return bad("slots at regular times (write `backend = \"kernel\"` for netem's slots)");
     }
     if config.plan.slot.is_some() && !config.changed_queues.is_empty() {
         return bad("changes of the queue of a link with slots");

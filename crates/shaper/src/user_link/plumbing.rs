@@ -74,7 +74,7 @@ impl Plumbing {
                 ShaperError::Occupied {
                     dev: dev.name.clone(),
                     found: format!("a userspace link (interface {entry})"),
-                    hint: format!("end its owner, or: ip link del {entry}"),
+                    hint: format!("stop its owner, or run `ip link del {entry}`"),
                 }
             } else {
                 error

@@ -78,7 +78,7 @@ mod tests {
         let cake = config(queue(r#"{"kind": "cake"}"#));
         assert_eq!(
             spec_of(&cake).unwrap_err().to_string(),
-            "link bottleneck: the userspace back end cannot do queue cake; use backend = \"kernel\" on a \
+            "link bottleneck: the userspace backend cannot do queue cake; use backend = \"kernel\" on a \
              kernel that has it, or a queue of kind fq_codel"
         );
         for refused in [

@@ -46,7 +46,7 @@ pub fn bridge(
         return Err(ShaperError::Unsupported {
             link: forward.name.clone(),
             backend: "userspace",
-            what: format!("{} at both ends", left.name),
+            what: format!("a link with {} at both ends", left.name),
             hint: "name two interfaces".to_owned(),
         });
     }

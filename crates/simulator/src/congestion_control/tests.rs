@@ -150,7 +150,7 @@ fn wrong_names_and_parameters_are_refused() {
     assert!(why("vegas", &[("delta", 1)]).starts_with(of_vegas));
     assert_eq!(
         why("cubic", &[("beta", 1024)]),
-        "`cubic`: beta = 1024 is out of range: allowed: 1 to 1023 (1/1024)"
+        "`cubic`: beta = 1024 is out of range; allowed: 1 to 1023 (1/1024)"
     );
     assert_eq!(
         why("ta", &[("P1", 20), ("comeback", 0)]),

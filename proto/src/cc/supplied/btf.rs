@@ -43,7 +43,7 @@ pub enum BtfError {
     #[error("a section has more than {0} variables")]
     Variables(usize),
     /// A type refers to one that does not exist, or to itself.
-    #[error("type {0} does not exist or is of another kind than its use")]
+    #[error("type {0} does not exist, or is not of the kind that its use requires")]
     Type(u32),
 }
 

@@ -96,7 +96,7 @@ fn kernel_backend(name: &str, link: &Link, problems: &mut Problems) {
         problems.error_from(&[&["links", name][..], lack.key].concat(), &reads, why);
     }
     if link.packet_log.is_some() {
-        let why = "the kernel back end sees no packets; leave `backend` out, or this";
+        let why = "the kernel backend sees no packets; leave `backend` out, or this";
         problems.error_from(&["links", name, "packet_log"], backend, why);
     }
     if link.gso.is_some() {

@@ -174,7 +174,7 @@ fn contents(plan: &Plan, name: &str, link: &Link, facts: &TraceFacts, problems: 
             &at("sha256"),
             &[&at("file")],
             format!(
-                "`{}` is another file now: its sha256 is {}; bring the old one back, or leave this out",
+                "`{}` has changed: its sha256 is now {}; restore the old file, or leave this out",
                 used.file, facts.sha256
             ),
         );
@@ -220,7 +220,7 @@ fn rows(name: &str, link: &Link, steps: &Steps, problems: &mut Problems) {
         let others = steps.steps.iter().find(|step| step.delay_ns.is_some() || step.loss.is_some());
         if let Some(step) = others {
             let why = format!(
-                "{} of `{file}` gives a delay or a loss, and the kernel back end plays rates only; leave `backend` out",
+                "{} of `{file}` gives a delay or a loss, and the kernel backend plays rates only; leave `backend` out",
                 row(step.line)
             );
             problems.error_from(&at("file"), reads, why);

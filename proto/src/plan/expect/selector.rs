@@ -76,7 +76,9 @@ impl MetricSelector<'_> {
         if let Some((second, ..)) = named.next() {
             faults.push((
                 self.at(second),
-                format!("a number is of one subject, and `{key}` names one already"),
+                format!(
+                    "a number has one subject, and `{key}` already names one; leave one of them out"
+                ),
             ));
             return None;
         }
@@ -89,7 +91,7 @@ impl MetricSelector<'_> {
             (Scope::Flow, Some((group, number))) if number.parse::<u32>().is_ok() => group,
             (Scope::Flow, _) => {
                 let why = format!(
-                    "`{name}` is no flow; write group and number, counted from 0: `\"{name}/0\"`"
+                    "`{name}` is not a flow; write its group and its number, counted from 0: `\"{name}/0\"`"
                 );
                 faults.push((self.at(key), why));
                 return None;
@@ -113,13 +115,15 @@ impl MetricSelector<'_> {
         match (self.phase.or(inherited), &measured[..]) {
             (None, _) if metric.whole_trial => Ok(WHOLE_TRIAL.to_owned()),
             (Some(_), _) if metric.whole_trial => {
-                fault(format!("`{}` is of the trial as a whole: leave out the phase", metric.name))
+                fault(format!("`{}` describes the whole trial; leave out the phase", metric.name))
             }
             (None, [only]) => Ok((*only).to_owned()),
             (None, many) => fault(format!("is missing; name one ({})", list_of(many, "measured"))),
             (Some(name), known) if known.contains(&name) => Ok(name.to_owned()),
             (Some(name), _) if plan.phases.iter().any(|phase| phase.name == name) => {
-                fault(format!("`{name}` has `measure = false`: it is in no summary"))
+                fault(format!(
+                    "`{name}` has `measure = false`, so no summary includes it; name another phase"
+                ))
             }
             (Some(name), known) => {
                 fault(format!("there is no phase `{name}`{}", hint(name, known, "phases")))

@@ -207,7 +207,7 @@ const WRONG: &[(&str, &str, &str)] = &[
     (
         "below = \"20ms\"",
         "between = [\"20ms\", \"10ms\"]",
-        "expect.0.between: the first must be the lower one",
+        "expect.0.between: the first bound must be the lower one",
     ),
     ("below = \"20ms\"", "", "expect.0.below: what must it be?"),
     (
@@ -215,7 +215,7 @@ const WRONG: &[(&str, &str, &str)] = &[
         "below = \"20ms\"\nstat = \"p96\"",
         "expect.0.stat: `srtt` has no statistic `p96`; did you mean `p95`?",
     ),
-    ("below = \"20ms\"", "below = \"20ms\"\nprobe = \"page\"", "a number is of one subject"),
+    ("below = \"20ms\"", "below = \"20ms\"\nprobe = \"page\"", "a number has one subject"),
     (
         "below = \"20ms\"",
         "below = \"20ms\"\nwhere = { queue = \"larg\" }",
@@ -244,7 +244,7 @@ const WRONG: &[(&str, &str, &str)] = &[
     (
         "below = \"20ms\"",
         "below = \"20ms\"\nminus = { metric = \"retransmissions\" }",
-        "expect.0.minus: is in packets, the claim's number in us: name one in the same unit",
+        "expect.0.minus: is in packets, but the claim's number is in us; name a number in the same unit",
     ),
     ("below = \"20ms\"", "below = 2\nover = true", "expect.0.over: must be an amount like"),
     ("claim = \"c\"\n", "", "expect.0.claim: is missing; write it like `claim = "),

@@ -41,7 +41,7 @@ pub(crate) enum SetError {
     #[error("there is no `{0}`")]
     Absent(String),
     /// `kind` is the type of the value, with its article.
-    #[error("`{key}` is {kind}, it has no keys")]
+    #[error("`{key}` is {kind} and has no keys")]
     NoKeys { key: String, kind: String },
     /// `hint` names what exists.
     #[error("there is no {what} `{name}`{hint}")]

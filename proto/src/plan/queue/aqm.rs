@@ -119,8 +119,9 @@ impl Parameters for Red {
             return error("min", "must be more than zero and less than `max`".to_owned());
         }
         if max > limit {
-            let why =
-                format!("is above the queue's `limit` of {limit}, so it would never be reached");
+            let why = format!(
+                "is above the queue's `limit` of {limit}, so the queue would never reach it; lower it"
+            );
             error("max", why);
         }
         // `tc` chooses the weight of the average (Wlog) such that a burst of this size stays below `min`.
@@ -311,7 +312,7 @@ impl Parameters for FqCodel {
             (_, Some(0)) => error("ce_threshold_mask", "compares no bits; leave it out".to_owned()),
             (selector, Some(mask)) => {
                 if selector.unwrap_or(0) & !mask != 0 {
-                    let why = format!("has bits outside of the mask {mask}, so no packet matches");
+                    let why = format!("has bits outside the mask {mask}, so no packet matches");
                     error("ce_threshold_selector", why);
                 }
                 if self.ce_threshold.is_none() {

@@ -240,6 +240,6 @@ mod tests {
         assert!(unknown.contains("did you mean `decrease_pct`?"), "{unknown}");
         assert!(unknown.contains("`increase_milli`"), "{unknown}");
         let high = why(&with("decrease_pct", 1 << 32));
-        assert!(high.contains("it is from 0 to 4294967295 (u32)"), "{high}");
+        assert!(high.contains("write a number from 0 to 4294967295 (u32)"), "{high}");
     }
 }

@@ -52,7 +52,7 @@ pub(super) fn params(queue: &Red) -> Result<Params, BadQueue> {
     let (qth_min, qth_max) = (limit_size(*min)?, limit_size(*max)?);
     let avpkt = avpkt.map_or(1000, size).max(1);
     if qth_min == 0 || qth_max < qth_min {
-        return Err(bad("with max below min or min = 0", "write min below max"));
+        return Err(bad("with min = 0 or max below min", "write a min above 0 and below max"));
     }
     let default_burst = (2 * u64::from(qth_min) + u64::from(qth_max)) / (3 * u64::from(avpkt));
     let burst = burst.unwrap_or(u32::try_from(default_burst).unwrap_or(u32::MAX));
@@ -131,7 +131,7 @@ fn plog(range: u32, share: f64) -> Result<u8, BadQueue> {
     }
     let per_byte = share / f64::from(range);
     (0..32_u8).find(|&log| per_byte * 2.0_f64.powi(i32::from(log)) > 1.0).ok_or_else(|| {
-        bad("with so small a probability", "write a larger probability, or a smaller max")
+        bad("with such a small probability", "write a larger probability, or a smaller max")
     })
 }
 
