@@ -457,7 +457,7 @@ mod tests {
         assert!(error("4294967.296bdp").contains("the largest is 4294967.295bdp"));
         assert!(error("4294967296p").contains("a queue limit: the largest is 4294967295p; write"));
         assert!(error("99999999999999h").contains("it is too large"));
-        assert!(error("0.1B").contains("finer than one whole unit"));
+        assert!(error("0.1B").contains("finer than the smallest unit"));
         assert!(error("40x").contains("the unit is unknown"));
         assert!(error("-1B").contains("it is negative"));
     }

@@ -38,7 +38,7 @@ fn a_file_is_a_congestion_control_and_an_unknown_name_is_explained() {
     let name = bench.run(&["new", "name.toml", "--cc", "tcp_mine,cubic"]);
     assert_eq!(name.status.code(), Some(0), "{}", text(&name));
     assert!(
-        err(&name).contains("or a `[cc.NAME]` names its `file` or `module`"),
+        err(&name).contains("or a `[cc.NAME]` must name its `file` or `module`"),
         "{}",
         text(&name)
     );

@@ -77,7 +77,7 @@ fn nothing_is_dilated_and_no_stock_kernel_runs() {
     };
     let (code, output) = checked(&["--set", "lab.kernel=\"6.1\""]);
     assert_eq!(code, Some(2), "{output}");
-    assert!(output.contains("the engine uml runs only the kernel own, not 6.1"), "{output}");
+    assert!(output.contains("the engine `uml` runs only the kernel `own`, not 6.1"), "{output}");
     let (code, output) = checked(&["--kernel", "6.1"]);
     assert_eq!(code, Some(2), "{output}");
     assert!(output.contains("the engine uml cannot run the kernel 6.1"), "{output}");

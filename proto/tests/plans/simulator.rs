@@ -202,7 +202,7 @@ fn rejects_a_flow_over_a_trace_without_rates() {
 fn warns_of_what_has_no_effect() {
     let warning =
         |place, lines: &str, key, why| has(Severity::Warning, &with(place, lines), key, why);
-    let kernel = "the simulator has no qdiscs of a kernel: the link is simulated as with `backend = \"userspace\"`";
+    let kernel = "the simulator has no kernel qdiscs: the link is simulated as with `backend = \"userspace\"`";
     warning("link", "backend = \"kernel\"", "links.l.backend", kernel);
     warning("link", "shaper = \"tbf\"", "links.l.shaper", "has no effect with --sim");
     warning("flow", "tool = \"iperf3\"", "flows.f.tool", "has no effect with --sim");
@@ -212,7 +212,12 @@ fn warns_of_what_has_no_effect() {
     let awake = PLAN.replace("repeat = 2", "repeat = 2\nkeep_awake = true");
     has(Severity::Warning, &awake, "keep_awake", "has no effect with --sim");
     let offloads = PLAN.replace("src = {}", "src = { offloads = true }");
-    has(Severity::Warning, &offloads, "nodes.src.offloads", "links get every segment alone");
+    has(
+        Severity::Warning,
+        &offloads,
+        "nodes.src.offloads",
+        "simulated links get single segments, never super-packets",
+    );
 }
 
 #[test]

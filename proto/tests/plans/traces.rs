@@ -129,7 +129,7 @@ fn a_row_without_a_rate_has_the_rate_of_its_link() {
 fn a_missing_rate_is_that_of_a_row() {
     let queue = "links.l.queue={ kind = \"bfifo\", limit = \"1bdp\" }";
     let message = refused(&[queue], half_empty());
-    let why = "needs a rate to build up at; line 6 of `a.csv` has none: write it there, or add the link's `rate`";
+    let why = "needs a rate at which it drains; line 6 of `a.csv` has none: write it there, or add the link's `rate`";
     assert!(message.contains(why), "{message}");
 }
 
@@ -173,7 +173,7 @@ fn trace_contents_are_checked_with_the_plan() {
     let delay = Step { delay_ns: Some(1_000), ..step(0, None) };
     let message =
         refused(&["links.l.backend=kernel", "links.l.rate=1mbit"], a(steps(vec![delay], 20)));
-    assert!(message.contains("plays rates only"), "{message}");
+    assert!(message.contains("can change only the rate"), "{message}");
     let message = refused(
         &["links.l.queue={ kind = \"bfifo\", limit = \"1bdp\" }"],
         a(steps(vec![delay], 20)),

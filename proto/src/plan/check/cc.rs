@@ -61,8 +61,8 @@ fn unknown_in_flow(plan: &Plan, flow: &str, cc: &str, problems: &mut Problems) {
         &["flows", flow, "cc"],
         &[&["cc"]],
         format!(
-            "`{cc}` is neither in mainline kernels nor ccbench's own nor a table of this plan: the kernels of both nodes must \
-             have it, or a `[cc.NAME]` names its `file` or `module`{near}"
+            "`{cc}` is in no mainline kernel, is not one of ccbench's own, and has no table in this plan; the kernels \
+             of both nodes must have it, or a `[cc.NAME]` must name its `file` or `module`{near}"
         ),
     );
 }
@@ -75,8 +75,8 @@ fn shadows(name: &str, cc: &Cc, problems: &mut Problems) {
             &["cc", name],
             &[],
             format!(
-                "`{name}` is a congestion control of the kernel: a flow's `cc = \"{name}\"` would mean another; choose \
-                 another name, like `my_{name}`"
+                "`{name}` is a congestion control of the kernel, so a flow's `cc = \"{name}\"` would be ambiguous; \
+                 choose another name, like `my_{name}`"
             ),
         );
     }
@@ -99,8 +99,8 @@ fn one_set_of_parameters(plan: &Plan, problems: &mut Problems) {
                 &["cc", name, "params"],
                 &[&["cc", other], &["cc", name], &["flows", "*", "cc"]],
                 format!(
-                    "`cc.{other}` sets other parameters of the kernel's `{}`, which has one set for the whole machine; \
-                     compare them in two points of the matrix",
+                    "`cc.{other}` sets other parameters of the kernel's `{}`, but a machine has only one set of them; \
+                     compare the two at separate points of the matrix",
                     cc.algorithm
                 ),
             );

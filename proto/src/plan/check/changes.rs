@@ -111,7 +111,7 @@ fn changed_queues(
             if entry.set.contains_key(&whole) {
                 problems.error_from(&[&set[..], &[whole.as_str()]].concat(), &reads, why.clone());
             } else {
-                problems.error_from(&set, &reads, format!("`{whole}` then {why}"));
+                problems.error_from(&set, &reads, format!("after this change, `{whole}` {why}"));
             }
         }
         before = after;
@@ -129,7 +129,7 @@ fn same_keys(prefix: &str, entries: &[(Option<Micros>, usize, &Change)], problem
     };
     for (_, index, _) in entries.iter().filter(|(.., entry)| keys(entry) != keys(triggered)) {
         let why = format!(
-            "sets other keys of the queue than `changes.{first}`, which a state triggers at any time: set the same ones in both"
+            "sets other keys of the queue than `changes.{first}`, which a state may trigger at any time; set the same keys in both"
         );
         problems.error_from(&["changes", &index.to_string(), "set"], &[&["changes"]], why);
     }
@@ -219,7 +219,9 @@ fn change_of_rate(
         let why = match link.trace {
             Some(_) => format!("the trace of `links.{name}` sets its rate; change it there"),
             None => {
-                format!("`links.{name}` has no rate to change; give it the one it begins with")
+                format!(
+                    "`links.{name}` has no rate to change; give the link a `rate` to begin with"
+                )
             }
         };
         problems.error(path, why);
@@ -245,7 +247,7 @@ fn needs_netem(from: &Sources<'_>, link: &Link, path: &[&str; 4], problems: &mut
     }
     let name = from.name;
     let why = format!(
-        "`links.{name}` begins without a delay and a loss, so a kernel link has nothing to change; give it a small \
+        "`links.{name}` begins without delay or loss, so a kernel link has nothing to change; give it a small \
          delay to begin with, or write `backend = \"userspace\"` there"
     );
     problems.error_from(path, &[&["links", name, "backend"]], why);
@@ -309,7 +311,7 @@ mod tests {
         // A contradiction is reported once, at the change that it begins with.
         let lowered = [("1s", min("60000B")), ("2s", max("50000B")), ("3s", max("55000B"))];
         let found = errors(RED, &lowered);
-        assert_eq!(found, [format!("changes.1.set: `links.l.queue.min` then {why}")]);
+        assert_eq!(found, [format!("changes.1.set: after this change, `links.l.queue.min` {why}")]);
         // Limits in other units are compared as bytes: these are 500 000.
         let found = errors(RED, &[("1s", max("4bdp"))]);
         assert_eq!(found.len(), 1, "{found:?}");

@@ -72,7 +72,8 @@ pub(super) fn check(settled: &Plan, topology: &Topology, problems: &mut Problems
             let same = earlier.find(|(_, other)| other.matches == *wanted);
             let why = if let Some((other, _)) = same {
                 format!(
-                    "is that of the class `{other}`, which gets the packets: it is the first one in name order"
+                    "is the same as that of the class `{other}`, which gets all the packets because its name sorts \
+                     first; change one of them"
                 )
             } else if passing.is_empty() {
                 continue;
@@ -178,7 +179,7 @@ flows = ["f", "back"]
         let found = warnings(PLAN, &["to = \"b\"", "flow = \"f\"", "to = \"b\""]);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(
-            found[0].starts_with("links.l.classes.c2.match: is that of the class `c0`"),
+            found[0].starts_with("links.l.classes.c2.match: is the same as that of the class `c0`"),
             "{found:?}"
         );
     }

@@ -25,7 +25,7 @@ pub(super) fn ends(
         problems.error_from(
             &[table, name, "to"],
             &[],
-            format!("`{to}` is where it comes from; name another node"),
+            format!("`{to}` is both `from` and `to`; name another node"),
         );
         return;
     }
@@ -46,7 +46,7 @@ pub(super) fn ends(
         problems.error_from(
             &[table, name],
             &[],
-            format!("`{from}` has {a} and `{to}` has {b}: one is IPv4, one is IPv6; give both the same kind"),
+            format!("`{from}` has {a} and `{to}` has {b}: one is IPv4, the other IPv6; use the same version for both"),
         );
     }
 }

@@ -60,11 +60,11 @@ fn texts(number: &str, expect: &Expect, problems: &mut Problems) {
         let Some(text) = text else { continue };
         let path = ["expect", number, key];
         if text.trim().is_empty() {
-            problems.error(&path, "is empty; say it in words");
+            problems.error(&path, "is empty; write a sentence");
         } else if text.chars().count() > MAX_TEXT {
             problems.error(
                 &path,
-                format!("is longer than {MAX_TEXT} characters; it stands in a table"),
+                format!("is longer than {MAX_TEXT} characters; shorten it to fit into a table"),
             );
         } else if text.chars().any(char::is_control) {
             problems.error(&path, "holds a line break or a control character; write one line");
@@ -91,7 +91,7 @@ pub(super) fn places(
             continue;
         };
         if !many && value.is_array() {
-            problems.error_from(&place, &reads, "is another point: name one level");
+            problems.error_from(&place, &reads, "is a list; name one level");
             continue;
         }
         let known = names(factor, known);

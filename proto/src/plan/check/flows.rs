@@ -67,7 +67,7 @@ pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, proble
         if let Some((jitter, length)) = flow.start_jitter.zip(length).filter(|(j, l)| j >= l) {
             problems.error(
                 &path("start_jitter"),
-                format!("is {jitter}, and the group runs for {length}: it must be shorter"),
+                format!("is {jitter}, but the group runs for only {length}; make it shorter"),
             );
         }
         let is_ours = is_ours(plan, flow, problems.target);
@@ -126,8 +126,7 @@ fn handshake(
     }
     let tool: &[&str] = &["flows", name, "tool"];
     let why = format!(
-        "a handshake takes {rtt}, the base round-trip time, and the traffic generator gives up a connection after {limit}: \
-         write shorter delays"
+        "a handshake takes {rtt} (the base round-trip time), but the traffic generator gives up after {limit}; write shorter delays"
     );
     let is_constant = settled.changes.is_empty()
         && links.iter().all(|(_, link)| link.jitter.is_none() && link.trace.is_none());
@@ -173,7 +172,8 @@ fn pause(
 ) {
     let at = |key| ["flows", name, "pause", key];
     if flow.rate.is_none() {
-        let why = "needs a `rate`: without one, the send buffer holds data for longer";
+        let why =
+            "needs a `rate`: without one, the full send buffer keeps sending during the pause";
         problems.error_from(&["flows", name, "pause"], &[&["flows", name, "rate"]], why);
     }
     if !is_ours {
@@ -184,11 +184,12 @@ fn pause(
         problems.error(&at("for"), "is zero; write how long it lasts, like \"5s\"");
     }
     if let Some(every) = pause.every.filter(|every| *every <= pause.duration) {
-        let why = format!("is {every}, and a pause lasts {}: it must be longer", pause.duration);
+        let why = format!("is {every}, but a pause lasts {}; make it longer", pause.duration);
         problems.error_from(&at("every"), &[&at("every"), &at("for")], why);
     }
     if let Some(length) = length.filter(|length| pause.after >= *length) {
-        let why = format!("is {}, and the group runs for {length}: it must be less", pause.after);
+        let why =
+            format!("is {}, but the group runs for only {length}; make it shorter", pause.after);
         problems.error_from(&at("after"), &[&at("after"), LENGTHS, PHASE_FLOWS], why);
     }
 }

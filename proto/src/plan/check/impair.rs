@@ -55,7 +55,7 @@ pub(super) fn check(name: &str, written: &Link, link: &Link, problems: &mut Prob
         problems.error(&["links", name, "overhead"], why);
     }
     if link.packet_log.is_some_and(|log| log.get() == 0 || log > MAX_PACKET_LOG) {
-        let why = "must be from 1B to 4GiB; leave it out to write nothing down";
+        let why = "must be from 1B to 4GiB; leave it out to record no packets";
         problems.error(&["links", name, "packet_log"], why);
     }
     if written.backend == Backend::Kernel {
@@ -92,20 +92,20 @@ fn kernel_backend(name: &str, link: &Link, problems: &mut Problems) {
     reads.push(&["path"]);
     for lack in link.qdiscs_lack(link.queue.as_ref(), !link.classes.is_empty()) {
         let why =
-            format!("the kernel's qdiscs cannot do {}; leave `backend` out, or this", lack.what);
+            format!("the kernel's qdiscs cannot do {}; leave out `backend` or this key", lack.what);
         problems.error_from(&[&["links", name][..], lack.key].concat(), &reads, why);
     }
     if link.packet_log.is_some() {
-        let why = "the kernel backend sees no packets; leave `backend` out, or this";
+        let why = "the kernel backend sees no packets; leave out `backend` or this key";
         problems.error_from(&["links", name, "packet_log"], backend, why);
     }
     if link.gso.is_some() {
-        let why = "belongs to userspace links (kernel links have the node's `offloads`); leave `backend` out, or this";
+        let why = "belongs to userspace links (kernel links have the node's `offloads`); leave out `backend` or this key";
         problems.error_from(&["links", name, "gso"], backend, why);
     }
     if link.overhead.is_some_and(|bytes| bytes != KERNEL_OVERHEAD) {
         let why = format!(
-            "the kernel's qdiscs count {KERNEL_OVERHEAD} here; leave `backend` out, or this"
+            "the kernel's qdiscs always count an overhead of {KERNEL_OVERHEAD}; leave out `backend` or this key"
         );
         problems.error_from(&["links", name, "overhead"], backend, why);
     }
@@ -137,8 +137,8 @@ fn jitter(
             &spread,
             &reads,
             format!(
-                "{} is more than the link's delay of {delay}: packets would have to leave before they came; \
-                 raise `delay`, or take `distribution = \"pareto\"`, which only adds",
+                "{} is more than the link's delay of {delay}: packets would have to leave before they arrive; raise \
+                 `delay`, or use `distribution = \"pareto\"`, which only adds delay",
                 jitter.spread
             ),
         );
@@ -152,8 +152,8 @@ fn jitter(
     let is_partial = jitter.correlation.is_none_or(|share| share.get() < WHOLE_PPM);
     if keeps_order && is_possible && is_partial && jitter.spread.get() > 0 {
         let why = "packets that follow each other within `spread` keep their order, so each waits for the latest before it: \
-                   under load the mean delay is longer than `delay` and varies less than `spread`; write `hold = \"10ms\"`, so \
-                   that a draw holds for all packets of this time, or `reorder = true`";
+                   under load the mean delay is longer than `delay` and varies less than `spread`; write `hold = \
+                   \"10ms\"`, so that all packets within that time share a draw, or `reorder = true`";
         problems.warning_from(&path, &[&path, &at("reorder"), &at("hold")], why);
     }
 }
@@ -185,7 +185,7 @@ fn ecn_rewrite(name: &str, rewrite: &EcnRewrite, problems: &mut Problems) {
         match rewrite.of(ecn) {
             Some(new) if new == ecn => problems.error(&at(key), "changes nothing; leave it out"),
             Some(Ecn::Ce) => {
-                let why = "would be a mark that no queue made; a queue with `ce_threshold = \"0us\"` marks every packet";
+                let why = "would create marks that no queue made; to mark every packet, use a queue with `ce_threshold = \"0us\"`";
                 problems.error(&at(key), why);
             }
             Some(_) | None => {}
@@ -263,7 +263,7 @@ fn tbf(name: &str, tbf: &Tbf, rate: Option<Rate>, problems: &mut Problems) {
     if let Some(mtu) = tbf.mtu {
         bucket(&at("mtu"), mtu, problems);
         if tbf.peakrate.is_none() {
-            let why = "is the bucket of `peakrate`, which is missing; add it, or leave this out";
+            let why = "sets the bucket of `peakrate`, which is missing; add `peakrate`, or leave this out";
             problems.error_from(&at("mtu"), &[&at("mtu"), &at("peakrate")], why);
         }
     }
@@ -276,17 +276,16 @@ fn at_the_line(name: &str, link: &Link, problems: &mut Problems) {
     let classes: &[&[&str]] = &[&["links", name, "classes"]];
     let is_limited = link.rate.is_some() || link.trace.is_some();
     if link.slot.is_some() && !is_limited {
-        let why = "needs a line that transmits for a time: give the link a `rate` or a `trace`";
+        let why = "has no effect on a link without a rate; give the link a `rate` or a `trace`";
         problems.error_from(&["links", name, "slot"], rates, why);
     }
     if link.ack_filter && !is_limited && link.ack_aggregation.is_none() {
-        let why = "has no effect: on a link without `rate`, `trace` and `ack_aggregation` no packet waits; add one";
+        let why = "has no effect: packets wait only on a link with a `rate`, a `trace` or an `ack_aggregation`; add one of them";
         let aggregation: &[&str] = &["links", name, "ack_aggregation"];
         problems.error_from(&["links", name, "ack_filter"], &[rates, &[aggregation]].concat(), why);
     }
     if link.tbf.is_some() && (link.rate.is_none() || link.trace.is_some()) {
-        let why =
-            "needs a constant `rate`, at which its tokens come: write one, instead of a `trace`";
+        let why = "needs a constant `rate`, at which its bucket fills; write a `rate` instead of a `trace`";
         problems.error_from(&["links", name, "tbf"], rates, why);
     }
     let keys = [
@@ -295,7 +294,7 @@ fn at_the_line(name: &str, link: &Link, problems: &mut Problems) {
         ("ack_filter", link.ack_filter),
     ];
     for (key, _) in keys.into_iter().filter(|(_, is_set)| *is_set && !link.classes.is_empty()) {
-        let why = "is not for links with `classes`; leave one of them out";
+        let why = "cannot be combined with `classes`; leave one of them out";
         problems.error_from(&["links", name, key], classes, why);
     }
 }

@@ -34,8 +34,8 @@ pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, proble
     if let Some((first, at)) = kernels.first() {
         for (other, path) in kernels.iter().filter(|(other, _)| other != first) {
             let why = format!(
-                "is {other}, but `{}` is {first}: the lab is one machine with one kernel; name the same, or one after the \
-                 other in the matrix: `\"lab.kernel\" = [\"{first}\", \"{other}\"]`",
+                "is {other}, but `{}` is {first}: the lab is one machine with one kernel; name the same kernel \
+                 everywhere, or compare kernels in the matrix: `\"lab.kernel\" = [\"{first}\", \"{other}\"]`",
                 at.join(".")
             );
             problems.error_from(path, &[path, at], why);
@@ -63,7 +63,7 @@ pub(super) fn kernels(plan: &Plan) -> Vec<(Series, Vec<&str>)> {
 fn without_agents(plan: &Plan, at: &[&str], what: &str, problems: &mut Problems) {
     if let Some((node, _)) = plan.nodes.iter().find(|(_, node)| node.agent.is_some()) {
         let why = format!(
-            "a plan that names {what} runs in the lab, which makes its nodes itself, but node `{node}` has an agent: \
+            "a plan that names {what} runs in the lab, which creates its own nodes, but node `{node}` has an agent: \
              leave out one of them"
         );
         problems.error_from(at, &[at, AGENTS], why);
@@ -78,7 +78,7 @@ fn without_modules(
     problems: &mut Problems,
 ) {
     for (name, _) in plan.cc.iter().filter(|(_, cc)| cc.module.is_some()) {
-        let why = "the lab's kernels load no modules of yours: write the congestion control in BPF, and name it with `file`";
+        let why = "the lab's kernels cannot load your modules; write the congestion control in BPF, and name it with `file`";
         problems.error_from(&["cc", name, "module"], &[&["cc", name], at], why);
     }
     let Some((stock, _)) = kernels.iter().find(|(series, _)| *series != Series::Own) else {
@@ -86,8 +86,7 @@ fn without_modules(
     };
     for (name, cc) in plan.cc.iter().filter(|(_, cc)| cc.via == Via::Module && cc::is_own(cc)) {
         let why = format!(
-            "the lab's kernel {stock} has none of ccbench's modules: use the kernel own, or leave out `via`, and `{}` is loaded \
-             as BPF",
+            "the lab's kernel {stock} has none of ccbench's modules; use the kernel `own`, or leave out `via` to load `{}` as BPF",
             cc.algorithm
         );
         problems.error_from(&["cc", name, "via"], &[&["cc", name], at], why);
@@ -103,16 +102,16 @@ fn uml(
 ) {
     for (kernel, path) in kernels.iter().filter(|(kernel, _)| !Engine::Uml.runs(*kernel)) {
         let why = format!(
-            "the engine uml runs only the kernel own, not {kernel}: leave out the kernel, or use the engine qemu"
+            "the engine `uml` runs only the kernel `own`, not {kernel}; leave out the kernel, or use the engine `qemu`"
         );
         problems.error_from(path, &[path, ENGINE], why);
     }
     if plan.keep_awake {
-        let why = "with the engine uml, threads that never sleep stop the clock, and its CPU needs none: leave it out";
+        let why = "is not needed with the engine `uml`, and its busy threads would stop the engine's clock; leave it out";
         problems.error_from(&["keep_awake"], &[ENGINE], why);
     }
-    let why = "the CPU of the engine uml is infinitely fast, so the flow would never end";
-    unlimited_flows((settled, topology), &[ENGINE], (why, ", or use the engine qemu"), problems);
+    let why = "the CPU of the engine `uml` is infinitely fast, so the flow would never end";
+    unlimited_flows((settled, topology), &[ENGINE], (why, ", or use the engine `qemu`"), problems);
 }
 
 /// Rejects flows of a settled plan that nothing limits if computing takes no time. `why` is the reason, and `remedy` a further

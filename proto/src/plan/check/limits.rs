@@ -47,8 +47,8 @@ pub(super) fn known_flow(plan: &Plan, path: &[&str], name: &str, problems: &mut 
     if !scheduled && problems.runs_at_a_point(name) {
         let reads: &[&[&str]] = &[path, &["flows", name], PHASE_FLOWS];
         let why = format!(
-            "`{name}` runs in no phase of this point, which therefore has no such group: let the factor that sets the phases set \
-             this too"
+            "`{name}` runs in no phase of this point, so the group does not exist there; let the factor that sets the \
+             phases set this key too"
         );
         problems.error_from(path, reads, why);
         return false;

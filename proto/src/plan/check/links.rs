@@ -32,7 +32,7 @@ pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, proble
                 &["links", name],
                 &reads,
                 format!(
-                    "shapes {} of `{}`, as `links.{other}` does; make them one link with rate, delay and loss together",
+                    "shapes {} of `{}`, as `links.{other}` already does; combine them into one link",
                     egress.1, egress.0
                 ),
             );
@@ -118,7 +118,7 @@ fn place(
             problems.error_from(
                 &["links", name],
                 &[&["links", name, "toward"], &["links", name, "dev"]],
-                "on which interface? Write `toward = \"dst\"` (the one that the route to this node leaves by) or `dev = \"eth1\"`",
+                "names no interface; write `toward = \"dst\"` (the one that the route to this node leaves by) or `dev = \"eth1\"`",
             );
             None
         }
@@ -267,7 +267,7 @@ fn characteristics(from: &Sources<'_>, link: &Link, problems: &mut Problems) {
         let lacks = traces::lacks_rate(link, problems);
         if link.queue.is_some() {
             let lacks = lacks.as_deref().unwrap_or("add `rate`, or leave the queue out");
-            let why = format!("needs a rate to build up at; {lacks}");
+            let why = format!("needs a rate at which it drains; {lacks}");
             problems.error_from(&["links", name, "queue"], &[], why);
         }
         if !link.classes.is_empty() {
@@ -376,7 +376,7 @@ fn class_rates(at: &[&str], class: &Class, link_rate: Option<Rate>, problems: &m
     {
         problems.error(
             &path,
-            format!("{ceil} is above the link's rate of {rate}: more than that it cannot borrow"),
+            format!("{ceil} is above the link's rate of {rate}, so the class could never reach it; lower it, or leave it out"),
         );
     }
 }

@@ -146,7 +146,8 @@ fn buffer(path: &[&str], queue: &Queue, rate: Rate, rtt: Micros, problems: &mut 
             &[path, &[key]].concat(),
             &[],
             format!(
-                "{threshold} is less than the {least} that {FEW_PACKETS} full packets take at {rate}: it marks what is no queue"
+                "{threshold} is less than the {least} that {FEW_PACKETS} full packets take at {rate}, so it marks \
+                 packets even without a standing queue"
             ),
         );
     }
@@ -165,8 +166,8 @@ fn raised(path: &[&str], queue: &Queue, (rate, rtt): (Rate, Micros), problems: &
                 &[path, &[key]].concat(),
                 &[],
                 format!(
-                    "so many bandwidth-delay products are less than {MIN_FRAMES} full frames, and the limit is {least}B: limits below are \
-                     equal; `check --expand` prints them in bytes or packets"
+                    "is less than {MIN_FRAMES} full frames, so the limit is raised to {least}B, like every other \
+                     limit below that; `check --expand` prints limits in bytes or packets"
                 ),
             );
         }
@@ -183,8 +184,8 @@ fn full_bucket((name, tbf): (&str, &Tbf), rate: Rate, settled: &Plan, problems: 
             &["links", name, "tbf", "burst"],
             &[LENGTHS, &["phases", "*", "measure"]],
             format!(
-                "{rate} takes {} to send {}, longer than phase `{}`, {}: the bucket is full at first, and until it is empty \
-                 the link does not limit the flows",
+                "{rate} takes {} to send {}, longer than phase `{}`, {}: the bucket begins full, and the link does \
+                 not limit the flows until it is empty",
                 drain_time(rate, tbf.burst),
                 tbf.burst,
                 shortest.name,
@@ -253,7 +254,7 @@ fn unlimited(plan: &Plan, settled: &Plan, problems: &mut Problems) {
                 &["flows", "*", "rate"],
                 AGENTS,
             ],
-            "none has a rate: the flows are limited by this machine's CPU, and that is what is measured",
+            "no link has a rate, so this machine's CPU limits the flows, and that is what the trials measure",
         );
     }
 }
@@ -283,8 +284,8 @@ fn bypasses(settled: &Plan, topology: &Topology, problems: &mut Problems) {
                     AGENTS,
                 ],
                 format!(
-                    "its data passes no link with a rate, that of `{other}` passes `{link}`: they have no bottleneck in \
-                     common, and this machine's CPU limits `{name}`"
+                    "its data passes no link with a rate, but that of `{other}` passes `{link}`: they share no \
+                     bottleneck, and this machine's CPU limits `{name}`"
                 ),
             );
         }
@@ -317,14 +318,14 @@ fn senders(settled: &Plan, topology: &Topology, problems: &mut Problems) {
         let node = &link.node;
         let why = if receivers.iter().any(|receiver| leaves_here(receiver)) {
             format!(
-                "`{node}` sends flows through its own queue: its TCP sees that queue and does not fill it; put the bottleneck on a node \
-                 between"
+                "`{node}` sends flows through its own queue: its TCP sees that queue and does not fill it; put the \
+                 bottleneck on a node in between"
             )
         } else if has_agent && !receivers.is_empty() {
             // The plan does not contain the node's routes.
             format!(
-                "`{node}` sends flows, and if they leave by this interface, its TCP sees their queue and does not fill it; put the \
-                 bottleneck on a node between"
+                "`{node}` sends flows, and if they leave by this interface, its TCP sees their queue and does not \
+                 fill it; put the bottleneck on a node in between"
             )
         } else {
             continue;
@@ -443,7 +444,7 @@ mod tests {
         let levels =
             "[matrix]\n\"links.l.queue.limit\" = [\"0.5bdp\", \"1bdp\", \"2bdp\", \"3bdp\"]\n";
         let low = warned("5mbit", queue, levels);
-        assert!(low.len() == 1 && low[0].contains("the limit is 15140B"), "{low:?}");
+        assert!(low.len() == 1 && low[0].contains("the limit is raised to 15140B"), "{low:?}");
         assert!(
             low[0].contains("links.l.queue.limit") && low[0].contains("2 more points"),
             "{low:?}"

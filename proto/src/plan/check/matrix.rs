@@ -96,7 +96,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
         problems.error(
             &["matrix"],
             format!(
-                "has {points} points; {MAX_POINTS} are allowed: fewer levels, or several plans"
+                "has {points} points, but at most {MAX_POINTS} are allowed; use fewer levels, or several plans"
             ),
         );
     }

@@ -31,7 +31,9 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
             } else if let Some(other) = agents.insert(agent, name) {
                 problems.error(
                     &path,
-                    format!("`{agent}` is the agent of `{other}` already; every node has its own"),
+                    format!(
+                        "`{agent}` is already the agent of `{other}`; every node needs its own"
+                    ),
                 );
             }
         }
@@ -72,13 +74,13 @@ pub(super) fn check_kernel_releases(
     for (name, node) in plan.nodes.iter().filter(|(name, _)| named.contains(*name)) {
         let path = ["nodes", name, KERNEL_RELEASE];
         let Some(release) = &node.kernel_release else {
-            let why = "is named at some points only, and at the others the node would run the kernel of the point before: \
-                       name one at each point";
+            let why = "is set at some points only, so at the others the node would keep the kernel of the point \
+                       before; set it at every point";
             problems.error_from(&path, &[&["matrix"]], why);
             continue;
         };
         if node.agent.is_none() {
-            let why = "only a machine with an agent is rebooted: name the node's `agent`, or choose a kernel of the lab with \
+            let why = "only a machine with an agent can be rebooted; name the node's `agent`, or choose a kernel of the lab with \
                        `lab.kernel`";
             problems.error_from(&path, &[&path, &["nodes", name, "agent"]], why);
         }
@@ -165,7 +167,7 @@ fn address_of<'p>(
     if let Some(other) = seen.insert(address, name) {
         problems.error(
             &path,
-            format!("`{address}` is the address of `{other}` already; every node has its own"),
+            format!("`{address}` is already the address of `{other}`; every node needs its own"),
         );
     }
 }
@@ -197,7 +199,7 @@ fn sysctl(path: &[&str], key: &str, value: &SysctlValue, problems: &mut Problems
     } else if matches!(key, "net.ipv4.tcp_rmem" | "net.ipv4.tcp_wmem") && !are_buffers(value) {
         problems.error(
             path,
-            "must be three numbers of bytes from 1 to 2147483647, none less than the one before: least, default and most, like \
+            "must be three numbers of bytes from 1 to 2147483647 in ascending order (minimum, default and maximum), like \
              \"4096 131072 6291456\"",
         );
     }
@@ -228,7 +230,7 @@ fn wires(plan: &Plan, problems: &mut Problems) {
             known_node(plan, &path, node, problems);
             wired.push(node);
             if index > 0 && chain[index - 1] == *node {
-                let why = format!("`{node}` is wired to itself: name each node once in a row");
+                let why = format!("`{node}` is wired to itself; name it only once in a row");
                 problems.error_from(&path, &[&["wires", name, &(index - 1).to_string()]], why);
             }
         }

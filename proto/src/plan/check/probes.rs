@@ -28,7 +28,7 @@ pub(super) fn check(plan: &Plan, topology: &Topology, problems: &mut Problems) {
         problems.error_from(
             &["probes"],
             &[&["probes", "*", "kind"]],
-            format!("{served} of them need a listener; {MAX_SERVED_PROBES} may (pings need none)"),
+            format!("{served} probes need a listener; at most {MAX_SERVED_PROBES} are allowed (pings need none)"),
         );
     }
 }
@@ -53,7 +53,10 @@ fn times(plan: &Plan, name: &str, probe: &Probe, problems: &mut Problems) {
         problems.warning_from(
             &path("every"),
             &[LENGTHS, &path("repeat")],
-            format!("{} is longer than the trial of {end}: it measures once", probe.every),
+            format!(
+                "{} is longer than the trial of {end}, so the probe measures only once",
+                probe.every
+            ),
         );
     }
 }
@@ -72,7 +75,8 @@ fn stream(name: &str, probe: &Probe, problems: &mut Problems) {
             problems.error(&path("rate"), "must be from 100kbit to 10gbit");
         }
         Some(_) if !is_stream => {
-            let why = format!("is for `udp_stream`; a {} has none", probe.kind.as_str());
+            let why =
+                format!("is for `udp_stream`; leave it out of a {} probe", probe.kind.as_str());
             problems.error_from(&path("rate"), &[&path("kind")], why);
         }
         _ => {}
@@ -112,7 +116,7 @@ fn keys(plan: &Plan, name: &str, probe: &Probe, problems: &mut Problems) {
         ("host", probe.host.is_some()),
     ] {
         if given && !http {
-            let why = format!("is for `http`; a {kind} has none");
+            let why = format!("is for `http`; leave it out of a {kind} probe");
             problems.error_from(&path(key), &[&path("kind")], why);
         }
     }

@@ -68,7 +68,7 @@ pub(super) fn check_change(
         return error("the link has no queue: give it a rate".to_owned());
     };
     if FIXED.contains(&key) {
-        return error("is fixed during a trial: write it in the link's `queue`".to_owned());
+        return error("cannot change during a trial; write it in the link's `queue`".to_owned());
     }
     let changed = match queue.with(key, value) {
         Ok(changed) => changed,
@@ -76,7 +76,7 @@ pub(super) fn check_change(
     };
     let ends = change.when.as_ref().is_some_and(|when| when.duration.is_some());
     if ends && !queue.has(key) {
-        error("ends, so the link's `queue` needs the value to return to".to_owned());
+        error("has an end, so the link's `queue` must set the value to return to".to_owned());
     }
     for (_, limit, unit) in changed.limits().iter().filter(|(name, ..)| *name == key) {
         refuse_limit(*limit, *unit, Some(rate)).into_iter().for_each(&mut error);

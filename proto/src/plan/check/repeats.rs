@@ -39,7 +39,7 @@ pub(super) fn check_count(plan: &Plan, problems: &mut Problems) {
             &["repeat"],
             &[&["matrix"]],
             format!(
-                "{} points run {repeat} times are {trials} trials; {MAX_TRIALS} are allowed",
+                "{} points run {repeat} times are {trials} trials; at most {MAX_TRIALS} are allowed",
                 matrix::count(plan),
             ),
         );
@@ -62,8 +62,8 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
     if (1..FEWEST_VALUES).contains(&trials) && has_rules {
         let path = if is_adaptive { ["repeat", "at_most"] } else { ["compare", "0"] };
         let why = format!(
-            "no rule is decided with fewer than {FEWEST_VALUES} trials of a point, because its interval is infinite; here are {trials} \
-             at most"
+            "no rule can be decided with fewer than {FEWEST_VALUES} trials of a point, because their confidence \
+             interval is infinite; this plan runs at most {trials}"
         );
         problems.warning_from(&path, &[&["repeat"], &["compare"]], why);
     }
@@ -100,7 +100,7 @@ fn table((plan, points): (&Plan, Points<'_>), adaptive: &AdaptiveRepeat, problem
         warn_if_renamed(&under("metric"), Some(&until.metric), problems);
         faults(&at, until.faults_or_measure(plan).err(), problems);
         let is_about_none = |points: &[_]| until.points(points).is_empty();
-        let why = "is about no point: the design has none with these levels; leave out `design`";
+        let why = "matches no point: the design has none with these levels; leave out `design`";
         warn_if_unused(points, &at, (before, why), is_about_none, problems);
     }
 }

@@ -69,8 +69,8 @@ fn nodes(plan: &Plan, problems: &mut Problems) {
             problems.error(&["nodes", name, "agent"], why);
         }
         if node.offloads {
-            let why = "links get every segment alone, never a super-packet: with --sim it has no effect but that a sender sends \
-                       several segments at once";
+            let why = "simulated links get single segments, never super-packets; with --sim, this only makes senders \
+                       send several segments at once";
             problems.warning(&["nodes", name, "offloads"], why);
         }
         for (key, value) in &node.sysctl {
@@ -102,11 +102,11 @@ fn sysctl(path: &[&str], key: &str, value: &SysctlValue, problems: &mut Problems
 fn links(plan: &Plan, settled: &Plan, problems: &mut Problems) {
     for (name, link) in &plan.links {
         if link.backend == Backend::Kernel {
-            let why = "the simulator has no qdiscs of a kernel: the link is simulated as with `backend = \"userspace\"`";
+            let why = "the simulator has no kernel qdiscs: the link is simulated as with `backend = \"userspace\"`";
             problems.warning(&["links", name, "backend"], why);
         }
         if link.shaper != Shaper::default() {
-            let why = "has no effect with --sim, which has no qdiscs of a kernel";
+            let why = "has no effect with --sim, which has no kernel qdiscs";
             problems.warning(&["links", name, "shaper"], why);
         }
     }
@@ -158,7 +158,7 @@ fn instance(name: &str, cc: &Cc, problems: &mut Problems) {
             problems.error_from(&["cc", name, "algorithm"], &[&["cc", name]], why);
         } else if !cc.params.is_empty() {
             let why = format!(
-                "the simulator's {algorithm} has no parameters of a module: leave them out, or run the plan without --sim"
+                "the simulator's {algorithm} has no module parameters: leave them out, or run the plan without --sim"
             );
             problems.error_from(&["cc", name, "params"], &[&["cc", name]], why);
         }
@@ -217,11 +217,11 @@ fn unknown(algorithm: &str) -> String {
             algorithm.to_owned()
         };
         format!(
-            "for ccbench's own of that name write `[cc.{instance}]` with `algorithm = \"{algorithm}\"`, without \
+            "for ccbench's own `{algorithm}`, write `[cc.{instance}]` with `algorithm = \"{algorithm}\"`, without \
              `via = \"builtin\"`, and use it with `cc = \"{instance}\"`"
         )
     } else {
-        "take one of these, or run the plan without --sim".to_owned()
+        "use one of these, or run the plan without --sim".to_owned()
     };
     format!(
         "the simulator has no model of the kernel's `{algorithm}`, only of {known} and ccbench's own: {remedy}"

@@ -80,8 +80,8 @@ pub(super) fn one_module(plan: &Plan, problems: &mut Problems) {
         let other = modules[..index].iter().find(|(_, c)| same_module(c) && differs(c));
         if let Some((other, _)) = other {
             let why = format!(
-                "`cc.{other}` loads the same module with other parameters or from another file, and a machine has it once; compare \
-                 them in two points of the matrix"
+                "`cc.{other}` loads the same module with other parameters or from another file, but a machine can \
+                 load it only once; compare the two at separate points of the matrix"
             );
             problems.error_from(&["cc", name], &[&["cc", other], &["cc", name]], why);
         }

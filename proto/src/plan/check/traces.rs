@@ -152,7 +152,7 @@ pub(super) fn check(plan: &Plan, name: &str, written: &Link, problems: &mut Prob
         problems.error(&at("floor"), format!("must be more than zero, and {MAX_RATE} or less"));
     }
     if written.backend == Backend::Kernel && used.start == TraceStart::FirstPacket {
-        let why = "\"first-packet\" needs ccbench's own packet path; leave `backend` out, or start with the trial";
+        let why = "\"first-packet\" needs the userspace backend; leave `backend` out, or start with the trial";
         problems.error_from(&at("start"), &[&["links", name, "backend"]], why);
     }
     match problems.files.traces.get(&used.file).cloned() {
@@ -206,13 +206,13 @@ fn rows(name: &str, link: &Link, steps: &Steps, problems: &mut Problems) {
     let at = |key| ["links", name, "trace", key];
     let rates = || steps.steps.iter().filter_map(|step| Some((step.line, step.rate?.max(floor))));
     if let Some((line, rate)) = rates().find(|(_, rate)| *rate > MAX_RATE) {
-        let why = format!("{} of `{file}` is {rate}; {MAX_RATE} are allowed", row(line));
+        let why = format!("{} of `{file}` is {rate}; at most {MAX_RATE} is allowed", row(line));
         problems.error(&at("file"), why);
     }
     let delays = || steps.steps.iter().filter_map(|step| Some((step.line, step.delay_ns?)));
     if let Some((line, delay_ns)) = delays().find(|(_, delay)| *delay > MAX_DELAY.nanos()) {
         let delay = Micros::new(delay_ns / 1000);
-        let why = format!("{} of `{file}` is {delay}; {MAX_DELAY} are allowed", row(line));
+        let why = format!("{} of `{file}` is {delay}; at most {MAX_DELAY} is allowed", row(line));
         problems.error(&at("file"), why);
     }
     if link.backend == Backend::Kernel {
@@ -220,7 +220,7 @@ fn rows(name: &str, link: &Link, steps: &Steps, problems: &mut Problems) {
         let others = steps.steps.iter().find(|step| step.delay_ns.is_some() || step.loss.is_some());
         if let Some(step) = others {
             let why = format!(
-                "{} of `{file}` gives a delay or a loss, and the kernel backend plays rates only; leave `backend` out",
+                "{} of `{file}` gives a delay or a loss, and the kernel backend can change only the rate; leave `backend` out",
                 row(step.line)
             );
             problems.error_from(&at("file"), reads, why);

@@ -46,7 +46,10 @@ fn check_when(
                 "the congestion control of `flows.{}` reports no states: use an instance of `bbr2` or `bbr3` ([cc.NAME])",
                 when.flow
             ),
-            false => format!("its congestion control has the states {}", names.join(", ")),
+            false => format!(
+                "is not a state of the group's congestion control; its states are {}",
+                names.join(", ")
+            ),
         };
         let reads: &[&[&str]] = &[&path("cc_state"), &["flows", &when.flow, "cc"], &["cc"]];
         problems.error_from(&path("cc_state"), reads, why);

@@ -186,7 +186,7 @@ mod tests {
         assert!(count >= 7);
         let (_, others) = OBJECTS.iter().find(|(name, _)| *name == "ect1").unwrap();
         let why = facts(others).unwrap_err().to_string();
-        assert!(why.contains("is no part of a congestion control"), "{why}");
+        assert!(why.contains("is not part of a congestion control"), "{why}");
     }
 
     const AIMD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/aimd.bpf.o"));

@@ -198,13 +198,13 @@ pub(super) fn check(plan: &Plan, sizes: &[usize], problems: &mut Problems) {
             "needs the number of points: `points = 200`".to_owned()
         }
         (DesignKind::LatinHypercube, Some(_), Some(_)) => {
-            "`resolution` is of a fractional factorial; leave it out".to_owned()
+            "`resolution` belongs to a fractional factorial; leave it out".to_owned()
         }
         (DesignKind::FractionalFactorial, _, None) => {
             "needs a resolution: `resolution = 4`".to_owned()
         }
         (DesignKind::FractionalFactorial, Some(_), _) => {
-            "`points` is of a Latin hypercube: the resolution decides on the number of points; leave it out"
+            "`points` belongs to a Latin hypercube, and `resolution` decides the number of points here; leave `points` out"
                 .to_owned()
         }
         (DesignKind::LatinHypercube, Some(points), None) => {
@@ -212,15 +212,17 @@ pub(super) fn check(plan: &Plan, sizes: &[usize], problems: &mut Problems) {
             if points as usize <= all / 2 {
                 return;
             }
-            format!("{points} points of {all} combinations: a Latin hypercube has half of them at most; leave it out for all")
+            format!("{points} points of {all} combinations: a Latin hypercube has at most half of them; leave \
+                     `design` out to run all combinations")
         }
         (DesignKind::FractionalFactorial, None, Some(resolution)) => {
             if let Some(levels) = sizes.iter().find(|levels| **levels != 2) {
-                format!("a fractional factorial has two levels of each factor, and one has {levels}")
+                format!("a fractional factorial needs two levels of each factor, but one has {levels}; leave `design` \
+                         out to run all combinations")
             } else if rows(plan, sizes).is_none() {
                 format!(
-                    "{} factors have no fraction of resolution {resolution} with at most {MAX_POINTS} points; leave it out for all \
-                     combinations, or choose a lower resolution",
+                    "{} factors have no fraction of resolution {resolution} with at most {MAX_POINTS} points; leave \
+                     `design` out to run all combinations, or choose a lower resolution",
                     sizes.len()
                 )
             } else {
