@@ -141,7 +141,7 @@ static int ccb_parse(struct ccb_instance *in, char *text)
 	text = strim(text);
 	word = strsep(&text, " \t");
 	if (!*word || strscpy(in->ops.name, word, sizeof(in->ops.name)) < 0) {
-		pr_err("\"%s\": a name has 1 to %d characters\n", word, TCP_CA_NAME_MAX - 1);
+		pr_err("\"%s\": write a name of 1 to %d characters\n", word, TCP_CA_NAME_MAX - 1);
 		return -EINVAL;
 	}
 	while (!err && (word = strsep(&text, " \t")))
@@ -227,9 +227,9 @@ static const struct kernel_param_ops ccb_add_ops = {.set = ccb_add};
 static const struct kernel_param_ops ccb_remove_ops = {.set = ccb_remove};
 static const struct kernel_param_ops ccb_list_ops = {.get = ccb_list};
 module_param_cb(add, &ccb_add_ops, NULL, 0200);
-MODULE_PARM_DESC(add, "write \"NAME parameter=value ...\": one more instance (after loading)");
+MODULE_PARM_DESC(add, "write \"NAME parameter=value ...\" to add an instance (after loading)");
 module_param_cb(remove, &ccb_remove_ops, NULL, 0200);
-MODULE_PARM_DESC(remove, "write NAME: no new sockets for this instance");
+MODULE_PARM_DESC(remove, "write NAME to keep new sockets from using this instance");
 module_param_cb(instances, &ccb_list_ops, NULL, 0444);
 MODULE_PARM_DESC(instances, "instances and their parameters");
 

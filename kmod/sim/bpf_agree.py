@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Every core in this kernel's BPF against the golden files. Needs root, clang and libbpf.so.1.
+"""Compares every core, run as BPF in this kernel, with the golden files. Needs root, clang and libbpf.so.1.
 
-Loads each core as a program of type syscall (the verifier checks it), feeds it every row's inputs and
-compares every output. Also bounds what the verifier has to follow. Usage: bpf_agree.py CCSIM CLANG
+Loads each core as a program of type syscall (the verifier checks it), feeds it the inputs of every row and
+compares every output. Also limits how many instructions the verifier follows. Usage: bpf_agree.py CCSIM CLANG
 
-bpf_agree.py CCSIM --rows FILE writes the golden rows for module ccb_agree (tests/vm) instead, and needs none of these.
+bpf_agree.py CCSIM --rows FILE instead writes the golden rows for module ccb_agree (tests/vm). It needs none of the above.
 """
 import csv
 import ctypes
@@ -54,7 +54,7 @@ def libbpf():
 
 
 class Program:
-    """One core, loaded. Its memory lives as long as this process."""
+    """A loaded core. Its memory lives as long as this process."""
 
     def __init__(self, lib, clang, core, directory):
         self.lib, path = lib, os.path.join(directory, core + ".o")
@@ -66,7 +66,7 @@ class Program:
         lib.bpf_program__set_log_level(program, 4)  # statistics only
         lib.bpf_program__set_log_buf(program, log, len(log))
         if lib.bpf_object__load(opened):
-            sys.exit(f"bpf: {core}: the verifier refuses: {log.value.decode()[-2000:]}")
+            sys.exit(f"bpf: {core}: the verifier rejects it: {log.value.decode()[-2000:]}")
         self.fd = lib.bpf_program__fd(program)
         self.followed = int(re.search(r"processed (\d+) insns", log.value.decode()).group(1))
         if self.followed > VERIFIER_LIMIT:
@@ -90,7 +90,7 @@ def table(ccsim, command):
 
 
 def parameters(scheme, cores, schemes):
-    """Core and parameter values, in order, of a golden file's "ta_per,P1=10"."""
+    """Returns the core and the ordered parameter values of a golden file's "ta_per,P1=10"."""
     name, _, given = scheme.partition(",")
     core, preset = schemes.get(name, (name, ""))
     values = {row["parameter"]: int(row["default"]) for row in cores if row["core"] == core}
@@ -101,7 +101,7 @@ def parameters(scheme, cores, schemes):
 
 
 def golden(ccsim):
-    """Per golden file: its path, core, parameters, and rows of line, kind, event, now, pacing, ack, outputs."""
+    """Yields for each golden file: its path, core, parameters, and rows of line, kind, event, now, pacing, ack, outputs."""
     cores = table(ccsim, "params")
     schemes = {row["scheme"]: (row["core"], row["parameters"]) for row in table(ccsim, "schemes")}
     for path in sorted(glob.glob(os.path.join(HERE, "golden", "*.csv"))):
@@ -118,7 +118,7 @@ def golden(ccsim):
 
 
 def write_rows(ccsim, target):
-    """As struct call of bpf_agree.bpf.c, with the outputs that are wanted; a call of kind PARAMS names the core."""
+    """Writes rows as struct call of bpf_agree.bpf.c, with the expected outputs; a call of kind PARAMS names the core."""
     cores = list(dict.fromkeys(row["core"] for row in table(ccsim, "params")))
 
     def padded(values):
@@ -149,7 +149,7 @@ def main():
                 got = program.call(kind, event, now_us, pacing, ack, [])[:len(want)]
                 calls += 1
                 if got != want:
-                    sys.exit(f"{path}:{number}: BPF answers {got}, the host {want}")
+                    sys.exit(f"{path}:{number}: BPF returns {got}, the host {want}")
     followed = ", ".join(f"{core} {program.followed}" for core, program in programs.items())
     print(f"bpf: {calls} calls agree with the host's; instructions followed by the verifier: {followed}")
 

@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
-"""What a flood of connections and of unfinished requests costs an agent, and whether it degrades trials.
+"""Measures what a flood of connections and unfinished requests costs an agent, and whether it degrades trials.
 
     flood.py DIRECTORY-OF-BINARIES [SECONDS] [PAIRS] [REOPEN_MS]
 
 Makes three nodes with agents (mutual TLS) in network namespaces, and runs trials of SECONDS (8) with two flows through a userspace link of 50 Mbit/s.
-The link's agent is flooded by a process in another namespace, from before the controller connects until after the trial. PAIRS (3) times, in turn:
-without a flood; with 1100 connections without a certificate (silent, with garbage, with half a ClientHello), each opened again REOPEN_MS (0) after the
-agent has closed it; and with 8 connections of the controller's certificate, each of which has sent a Prepare but for its last byte. Then once, with
-agents that have just started, with all connections and requests that a certificate may have: memory that an agent has freed would hold them, too.
+A process in another namespace floods the link's agent from before the controller connects until after the trial. PAIRS (3) times, runs in turn:
+without a flood; with 1100 connections without a certificate (silent, with garbage, with half a ClientHello), each reopened REOPEN_MS (0) after the
+agent has closed it; and with 8 connections of the controller's certificate, each of which has sent all of a Prepare but its last byte. Then runs once
+with all connections and requests that a certificate may have. Its agents have just started, because memory that an agent has freed could hold them.
 
-Prints the agent's CPU time (user and system), what became of the connections, the verdicts, and the agent's resident memory. Exits with 1 if the
-flood costs more than 5 % of a CPU (median of the differences between a trial with and the one before it without), if a flooded trial did not begin or
-has a reason that no trial without a flood has (but for those of timing, where other processes use the CPUs), or if unfinished requests
-cost 64 MB (all of a certificate: more than the first trial, which has no flood and whose agents have just started, too).
+Prints the agent's CPU time (user and system), the fate of the connections, the verdicts, and the agent's resident memory. Exits with 1 if the
+flood costs more than 5 % of a CPU (median difference between a flooded trial and the one before it), if a flooded trial did not begin or has a reason
+that no trial without a flood has (except timing reasons, if other processes use the CPUs), or if unfinished requests cost 64 MB (those of a whole
+certificate: 64 MB more than the first trial, which has no flood and whose agents have just started, too).
 
-What the kernel does for packets is not the agent's time, but for those that its own system calls cause: `softirq` has the rest for the whole machine,
-with the flows and other processes. A ClientHello that is complete costs a signature, which this does not measure. Needs root and iperf3.
+The agent's CPU time includes the kernel's work on packets only where its own system calls cause it: `softirq` is the rest for the whole machine,
+including the flows and other processes. Does not measure the signature that a complete ClientHello costs. Needs root and iperf3.
 """
 
 import collections
@@ -81,7 +81,7 @@ def client_hello(host):
 
 
 def flood(host, count, reopen_s):
-    """Keeps `count` connections without a certificate open; prints what became of them."""
+    """Keeps `count` connections without a certificate open; prints how they ended."""
     began = time.monotonic()
     resource.setrlimit(resource.RLIMIT_NOFILE, (count + 100, count + 100))
     hello = client_hello(host)
@@ -140,7 +140,7 @@ def flood(host, count, reopen_s):
 
 
 class Http2:
-    """A client that begins gRPC requests and does not end them (RFC 9113)."""
+    """A client that begins gRPC requests and never finishes them (RFC 9113)."""
 
     DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 
@@ -158,7 +158,7 @@ class Http2:
         return struct.pack(">IBBI", len(payload), kind, flags, stream)[1:] + payload
 
     def send(self, data):
-        """All of it: what waits is no more than a frame."""
+        """Blocks until all of `data` is sent, which is at most a frame."""
         self.stream.settimeout(10)
         self.stream.sendall(data)
         self.stream.setblocking(False)
@@ -172,7 +172,7 @@ class Http2:
         self.left[stream], self.windows[stream] = MESSAGE_BYTES + 5 - 1, self.stream_window
 
     def fill(self):
-        """Sends what both windows permit."""
+        """Sends as much as both windows permit."""
         for stream in list(self.left):
             while (size := min(self.left[stream], self.windows[stream], self.window, 16384)) > 0:
                 begins = self.left[stream] == MESSAGE_BYTES + 4
@@ -183,7 +183,7 @@ class Http2:
                 self.window -= size
 
     def read(self):
-        """Answers what has arrived. False at the end of the connection."""
+        """Answers the frames that have arrived. Returns False at the end of the connection."""
         while True:
             try:
                 data = self.stream.recv(65536)
@@ -219,7 +219,7 @@ class Http2:
 
 
 def send_messages(host, pki, count, requests):
-    """Sends unfinished messages in each of `count` connections, and answers keepalives; prints what became of them."""
+    """Sends unfinished messages in each of `count` connections, and answers keepalives; prints how they ended."""
     context = ssl.create_default_context(cafile=f"{pki}/ca.pem")
     context.load_cert_chain(f"{pki}/controller.pem", f"{pki}/controller.key")
     context.set_alpn_protocols(["h2"])
@@ -259,7 +259,7 @@ def namespace(name):
 
 
 def inside(name, *arguments):
-    """A command in a namespace; the process of `ip` becomes that of the command."""
+    """Returns a command line that runs in a namespace; the `ip` process becomes the command."""
     return ["ip", "netns", "exec", namespace(name), *[str(argument) for argument in arguments]]
 
 
@@ -289,7 +289,7 @@ def make_network(cleanup):
 
 
 def start_agents(cleanup, root, binaries):
-    """The pid of each agent by its node."""
+    """Starts the agents. Returns their pids by node."""
     pids = {}
     for name in NODES:
         pki = {"cert": f"{CONTROL[name]}.pem", "key": f"{CONTROL[name]}.key", "ca": "ca.pem"}
@@ -318,7 +318,7 @@ def stop(process):
 
 
 def cpu_s(pid):
-    """User and system time of a process."""
+    """Returns the user and system time of a process."""
     fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
@@ -333,7 +333,7 @@ def rss_mb(pid):
 
 
 def refused(state):
-    """Connections that an agent has refused so far, by its audit log."""
+    """Returns how many connections an agent has refused so far, according to its audit log."""
     lines = [json.loads(line) for line in (state / "audit.ndjson").read_text(encoding="utf-8").splitlines() if '"refused"' in line]
     return sum(line.get("connections", 1) for line in lines if line["event"].startswith("connection"))
 
@@ -348,7 +348,7 @@ class Bench:
         self.plan.write_text(PLAN + "[nodes]\n" + "".join(agent(name) for name in NODES) + phase)
 
     def trial(self, what, *attack):
-        """A trial, beside a process with these arguments if there are any. Prints what was measured and returns it."""
+        """Runs a trial, together with a process with these arguments if there are any. Prints and returns the measurements."""
         with contextlib.ExitStack() as cleanup:
             measured = self.measure(cleanup, what, attack)
         memory = "before {rss_before:.1f}, at most {rss_most:.1f}, after {rss_after:.1f} MB".format(**measured)
@@ -394,7 +394,7 @@ class Bench:
         if attack:
             attacked = json.loads(attacker.communicate()[0])
             if "unfinished" in attacked and (attacked["lost"] or attacked["refused"]):
-                sys.exit(f"{what}: the agent did not take them: {attacked}")
+                sys.exit(f"{what}: the agent did not accept the unfinished requests: {attacked}")
         # The agent counts the refused connections of a second when the second is over.
         time.sleep(2)
         if "accepted" in attacked:
@@ -417,7 +417,7 @@ class Bench:
 
 def main():
     if os.geteuid() != 0:
-        sys.exit("it makes network namespaces: run it as root")
+        sys.exit("flood.py makes network namespaces; run it as root")
     binaries = pathlib.Path(sys.argv[1]).resolve()
     seconds, pairs, reopen_ms = (int(sys.argv[nth]) if len(sys.argv) > nth else other for nth, other in [(2, 8), (3, 3), (4, 0)])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
@@ -450,13 +450,13 @@ def main():
     # Both with agents that have just started.
     most_mb = (most["rss_most"] - most["rss_before"]) - (without[0]["rss_most"] - without[0]["rss_before"])
     print(f"{MESSAGES} unfinished requests: {added_pct(messages):+.1f} % of a CPU (median), {message_mb:.1f} MB (largest)")
-    print(f"all that a certificate may have, {most['attack']['unfinished']} unfinished requests: {most_mb:.1f} MB more than the first trial")
+    print(f"all requests that a certificate may have, {most['attack']['unfinished']} unfinished requests: {most_mb:.1f} MB more than the first trial")
     missed = [f"CPU {cpu_pct:.1f} % > {CPU_GOAL_PCT} %"] * (cpu_pct > CPU_GOAL_PCT)
     missed += [f"memory {mb:.0f} MB > {MEMORY_GOAL_MB:.0f} MB" for mb in (message_mb, most_mb) if mb >= MEMORY_GOAL_MB]
     usual = {code for trial in without for code in trial["reasons"]}
     caused = {code for trial in [*connections, *messages, most] for code in trial["reasons"]} - usual
     if "cpu_bound" in usual:
-        print(f"other processes use the CPUs, without a flood, too: not judged are {', '.join(sorted(TIMING_REASONS & (caused | usual)))}")
+        print(f"other processes use the CPUs even without a flood, so these reasons are not judged: {', '.join(sorted(TIMING_REASONS & (caused | usual)))}")
         caused -= TIMING_REASONS
     by_process_1 = [code for code in caused if all(NO_BPF in trial["reasons"].get(code, NO_BPF) for trial in [*connections, *messages, most])]
     if by_process_1:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Cost and lag of the live page: runs with a page that follows them, and without one, in turn.
+"""Measures the cost and lag of the live page, in alternating runs with and without a page that follows them.
 
     live.py DIRECTORY-OF-BINARIES [FLOWS] [SECONDS] [PAIRS]
 
 Prints, for FLOWS flows (100) that are sampled every 100 ms: the CPU time of the thread that serves views, in percent of a core (goal 1), the
-controller's CPU time with a page beside that without, and the lag: the time from when a row was measured to when the page has it, of the newest row
-of each flow and of the oldest one that an update adds (goal 250 ms at the 95th percentile). Exits with 1 if a goal is missed. Needs root and iperf3.
+controller's CPU time with and without a page, and the lag: the time from the measurement of a row until the page has it, for each flow's newest row
+and for the oldest row that an update adds (goal 250 ms at the 95th percentile). Exits with 1 if a goal is missed. Needs root and iperf3.
 """
 
 import json
@@ -49,7 +49,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_s(stat):
-    """User and system time of a stat file of /proc."""
+    """Returns the user and system time in a stat file of /proc."""
     fields = pathlib.Path(stat).read_text().rsplit(") ", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
@@ -62,7 +62,7 @@ def view_thread(pid):
 
 
 def follow(url, updates):
-    """Reads the page's events; each update with the time of its arrival by CLOCK_MONOTONIC."""
+    """Reads the page's events. Appends each update with its arrival time (CLOCK_MONOTONIC)."""
     with urllib.request.urlopen(f"{url}events") as events:
         for line in events:
             if line.startswith(b"event: end"):
@@ -73,7 +73,7 @@ def follow(url, updates):
 
 
 def run(plan, out, state, with_page):
-    """CPU seconds of the controller and of its thread of views per second of the trial, and the updates of the page."""
+    """Returns the CPU seconds of the controller and of its thread of views per second of the trial, and the page's updates."""
     command = [binaries / "ccbench", "run", plan, "--out", out] + (["--view"] if with_page else [])
     log = open(f"{out}.log", "w+", encoding="utf-8")
     controller = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "CCBENCH_STATE": str(state)})
@@ -104,7 +104,7 @@ def run(plan, out, state, with_page):
 
 
 def lags_ms(updates, t0_s):
-    """Of the newest row of each flow in each update, and of the oldest one that the update adds."""
+    """Returns the lags of each flow's newest row in each update, and of the oldest row that the update adds."""
     newest, oldest, last = [], [], {}
     for arrived, update in updates:
         trial = update["trial"]

@@ -1,5 +1,5 @@
-"""What reading alone takes of the tables that `ccbench summarize` reads: the same columns of the same files, by libraries that do it
-for a living, in a process that is warm.
+"""Measures how long other libraries take just to read the tables that `ccbench summarize` reads: the same columns of the same
+files, in a warm process.
 
     python3 pipeline_floor.py RUN
 """

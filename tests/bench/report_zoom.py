@@ -1,9 +1,9 @@
-"""How smooth a report is in a browser: opens it, drags over the first diagram as a hand does, zooms and goes back.
+"""Measures how smooth a report is in a browser: opens it, drags over the first diagram like a hand, zooms in and back out.
 
     python3 report_zoom.py REPORT.html [TIMES] [LIMIT in ms]
 
-Prints the time until the page is ready, and of frames while the pointer moves and of what a zoom takes. Fails if the page is ready later than
-the limit. Needs chromedriver.
+Prints the time until the page is ready, the frame times while the pointer moves, and the time of a zoom. Fails if the page becomes ready
+after the limit. Needs chromedriver.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Holds what the reader makes of a run against the files: python reader.py RUN, with PYTHONPATH and CCBENCH."""
+"""Compares what the Python reader returns for a run with its files: python reader.py RUN, with PYTHONPATH and CCBENCH."""
 
 import sys
 from pathlib import Path

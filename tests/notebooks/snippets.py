@@ -1,6 +1,6 @@
-"""Runs the code that a report and the manuals print, and holds what comes of it against the run's summary.
+"""Runs the code that a report and the manuals print, and compares its results with the run's summary.
 
-    python snippets.py REPORT.html MANUAL.md...      in the folder that the run's directory lies in
+    python snippets.py REPORT.html MANUAL.md...      in the directory that contains the run's directory
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import polars
 
 
 def result(code):
-    """What the code calls `srtt_us`; it prints it, too."""
+    """Returns the value that the code calls `srtt_us`; the code also prints it."""
     names = {}
     with contextlib.redirect_stdout(io.StringIO()) as out:
         exec(compile(code, "snippet", "exec"), names)
@@ -25,7 +25,7 @@ def result(code):
 
 
 def rows(frame):
-    """Levels (or the point), phase and group; and their srtt."""
+    """Returns the srtt by levels (or point), phase and group."""
     if isinstance(frame, pandas.Series):
         frame = frame.reset_index()
     lines = frame.rows() if isinstance(frame, polars.DataFrame) else frame.itertuples(index=False)
@@ -33,7 +33,7 @@ def rows(frame):
 
 
 def wanted(directory, factors):
-    """The same of the summary: means over the trials that count, trial by trial."""
+    """Returns the same from the summary: means over the counted trials, trial by trial."""
     trials = polars.read_parquet(f"{directory}/trials.parquet")
     counted = trials.filter(~polars.col("status").is_in(["failed", "aborted"])).rename({"trial": "nth"})
     points = {row["point_id"]: row for row in polars.read_parquet(f"{directory}/points.parquet").iter_rows(named=True)}

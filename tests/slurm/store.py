@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""An S3 server that can be killed without the loss of what it holds: a gateway in front of it. And what a script asks the server.
+"""A gateway in front of an S3 server, which can be killed without losing the server's data; and requests of scripts to the server.
 
 store.py gateway HOST PORT SERVER_PORT    passes connections on, until it is killed
-store.py bucket ENDPOINT BUCKET           makes a bucket, when the server answers, at most a minute from now
+store.py bucket ENDPOINT BUCKET           makes a bucket as soon as the server answers, within a minute
 store.py commits ENDPOINT BUCKET PREFIX   prints the number of committed trials
 
 The server asks for no credentials, as moto does.

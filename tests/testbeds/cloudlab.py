@@ -1,4 +1,4 @@
-"""Runs a profile with geni-lib and holds the request that it prints against what the plan needs.
+"""Runs a profile with geni-lib and compares the request that it prints with what the plan needs.
 
     python cloudlab.py PROFILE EXPECTED.json
 
@@ -22,7 +22,7 @@ EMULAB = "{http://www.protogeni.net/resources/rspec/ext/emulab/1}"
 
 
 def load_portal():
-    """geni-lib on PyPI is for Python 2 in two places, unlike CloudLab's copy: geni.portal has print statements, and a request is
+    """Loads geni.portal. Unlike CloudLab's copy, geni-lib on PyPI needs Python 2 in two places: geni.portal has print statements, and a request is
     written as bytes."""
     import geni
     import geni.rspec.pg
@@ -39,7 +39,7 @@ def load_portal():
 
 
 def request(profile, *arguments):
-    """The request of a profile with these parameters."""
+    """Returns the request of a profile with these parameters."""
     for name in [name for name in sys.modules if name.split(".")[0] == "geni"]:
         del sys.modules[name]
     load_portal()

@@ -1,4 +1,4 @@
-"""Reads a topology of containerlab and holds it against the keys of its manual and what the plan needs.
+"""Reads a containerlab topology and checks it against the keys of containerlab's manual and what the plan needs.
 
     python containerlab.py TOPOLOGY EXPECTED.json
 

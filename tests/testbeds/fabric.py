@@ -1,5 +1,5 @@
-"""Runs the code of a notebook with a recording stub of fablib (the signatures are those of fablib 2.0.9), and holds the slice that it
-makes against what the plan needs.
+"""Runs the code of a notebook with a recording stub of fablib (with the signatures of fablib 2.0.9), and compares the slice that it
+makes with what the plan needs.
 
     python fabric.py NOTEBOOK EXPECTED.json          in an empty directory
 
@@ -135,7 +135,7 @@ class FablibManager:
 
 
 def run(notebook):
-    """Runs all cells in an environment with what lies beside the notebook."""
+    """Runs all cells in an environment with the files beside the notebook."""
     stub = types.ModuleType("fabrictestbed_extensions.fablib.fablib")
     stub.FablibManager = FablibManager
     for name in ["fabrictestbed_extensions", "fabrictestbed_extensions.fablib"]:
@@ -184,7 +184,7 @@ assert f"ccbench run {expected['files'][0].removesuffix('.toml')}.testbed.toml -
 FAIL = "install-agent.sh network"
 try:
     run(notebook)
-    raise SystemExit("the failure was not seen")
+    raise SystemExit("the notebook did not report the failure")
 except RuntimeError as error:
     assert "no such file" in str(error), error
 print(f"{len(expected['nodes'])} nodes, {len(ends)} networks")

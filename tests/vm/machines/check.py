@@ -1,7 +1,7 @@
-"""What a run must have recorded: check.py RUN ATTEMPTS KERNEL...
+"""Checks what a run has recorded: check.py RUN ATTEMPTS KERNEL...
 
-RUN: its results directory. Every trial is of all three machines, and was committed ok or degraded: emulated machines share CPUs, so how
-well they kept time is not judged here. KERNEL...: those of `src`, trial by trial. ATTEMPTS: how often a trial was begun.
+RUN: its results directory. Every trial must include all three machines and be ok or degraded: emulated machines share CPUs, so their
+timing is not judged here. KERNEL...: the kernels of `src`, trial by trial. ATTEMPTS: how often a trial was begun.
 """
 
 import json

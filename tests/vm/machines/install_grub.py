@@ -1,8 +1,8 @@
-"""Installs GRUB for a BIOS into a disk's image: install_grub.py DISK BOOT_IMG CORE_IMG
+"""Installs GRUB for a BIOS into a disk image: install_grub.py DISK BOOT_IMG CORE_IMG
 
-What grub-bios-setup does with a device: its first stage (boot.img) goes to sector 0, with a partition table; the core (of grub-mkimage) to
-the sectors behind it. The first stage reads the core from sector 1, and the core's first sector the rest from sector 2: both are GRUB's
-defaults, so nothing is patched.
+Does what grub-bios-setup does with a device: writes the first stage (boot.img) to sector 0, with a partition table, and the core (from
+grub-mkimage) to the sectors behind it. The first stage reads the core from sector 1, and the core's first sector reads the rest from
+sector 2: both are GRUB's defaults, so nothing is patched.
 """
 
 import struct
