@@ -113,7 +113,10 @@ async fn other_files_and_parameters_are_refused_and_nothing_stays() {
         (without_file, "`aimd.bpf.o` is missing from the request"),
         (other_file, "has changed"),
         (prepare(&plan("decrease = 30"), "one", 3), "did you mean `decrease_pct`?"),
-        (prepare(&plan("decrease_pct = -1"), "one", 3), "write a number from 0 to 4294967295 (u32)"),
+        (
+            prepare(&plan("decrease_pct = -1"), "one", 3),
+            "write a number from 0 to 4294967295 (u32)",
+        ),
     ] {
         let refused = pair.clients[0].prepare(request).await.unwrap_err();
         assert!(refused.message().starts_with("cc.mine: aimd cannot be loaded: "), "{refused:?}");

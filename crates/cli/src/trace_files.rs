@@ -15,7 +15,8 @@ pub type Embedded = &'static [(&'static str, &'static [u8])];
 /// The plan file of a results directory, for a resumed run.
 pub const RESOLVED: &str = "plan.resolved.toml";
 /// The limit is that of all traces of a trial together, which a node holds in memory.
-const LIMIT: Limit = Limit { max_bytes: FILES_LIMIT as u64, fix: "make the trace's rows longer" };
+const LIMIT: Limit =
+    Limit { max_bytes: FILES_LIMIT as u64, fix: "use a trace with fewer, longer rows" };
 
 /// A plan's trace files, by the name that the plan gives them.
 #[derive(Debug, Default)]

@@ -47,8 +47,10 @@ pub fn run(command: TraceCommand) -> Result<ExitCode, CliError> {
 /// Reads a trace and detects its format unless `format` is given. Prints every problem as `FILE:LINE: why`.
 fn read(path: &Path, format: Option<Format>) -> Result<(Trace, String), CliError> {
     let cannot = |why: String| CliError::Usage(format!("cannot read {}: {why}", path.display()));
-    const LIMIT: Limit =
-        Limit { max_bytes: trace::MAX_FILE_BYTES as u64, fix: "make the trace's rows longer" };
+    const LIMIT: Limit = Limit {
+        max_bytes: trace::MAX_FILE_BYTES as u64,
+        fix: "use a trace with fewer, longer rows",
+    };
     let bytes = input::read(path, &LIMIT).map_err(|e| cannot(e.to_string()))?;
     let name = path.to_string_lossy();
     let invalid = |error: TraceError| invalid(path, &error);

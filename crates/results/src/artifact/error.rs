@@ -85,7 +85,7 @@ pub enum ArtifactError {
     },
     /// Files of a run have changed since they were committed.
     #[error(
-        "{} has {count} damaged files; the first is {first}; `ccbench verify {}` lists all", path.display(), path.display()
+        "{} is damaged (files: {count}); the first is {first}; `ccbench verify {}` lists all", path.display(), path.display()
     )]
     Damaged {
         /// The results directory.

@@ -173,7 +173,7 @@ fn damage_after_unpacking_is_found() {
     let dir = artifact.run().path().parent().unwrap().to_path_buf();
     std::fs::write(dir.join("run/plan.toml"), "").unwrap();
     let reason = Artifact::open(&dir).unwrap_err().to_string();
-    assert!(reason.contains("1 damaged files; the first is plan.toml"), "{reason}");
+    assert!(reason.contains("is damaged (files: 1); the first is plan.toml"), "{reason}");
     std::fs::write(dir.join(MANIFEST), "{\"format_version\": 2}").unwrap();
     let reason = Artifact::open(&dir).unwrap_err().to_string();
     assert!(reason.contains("it has format 2"), "{reason}");

@@ -411,7 +411,7 @@ impl LinkCheck {
     pub(crate) fn finish(mut self, spans: &BTreeMap<String, Span>, findings: &mut Findings) {
         for (link, (count, first)) in self.failed_changes {
             let subject = format!("link {link}");
-            let message = format!("{subject}: {count} changes failed; first error: {first}");
+            let message = format!("{subject}: failed changes: {count}; first error: {first}");
             findings.add(Status::Degraded, ReasonCode::LinkChangeFailed, subject, message);
         }
         for ((node, link), series) in &mut self.series {
