@@ -253,7 +253,7 @@ CC_FN u64 cc_bbr_bytes_per_us(u32 bw, u32 mss_bytes, u32 gain)
 /* Bytes per second, margin percent below the rate. */
 CC_FN u64 cc_bbr_rate(u32 bw, u32 mss_bytes, u32 gain, u32 margin_pct)
 {
-	u64 rate = (cc_bbr_bytes_per_us(bw, mss_bytes, gain) * 10000 * cc_minus(100, margin_pct)) >> CC_BBR_BW;
+	u64 rate = (cc_bbr_bytes_per_us(bw, mss_bytes, gain) * 10000 * cc_saturating_sub(100, margin_pct)) >> CC_BBR_BW;
 
 	return rate ? rate : 1;
 }
@@ -407,7 +407,7 @@ CC_FN int cc_bbr_is_inflight_too_high(const struct cc_bbr_state *st, const struc
 
 CC_FN u32 cc_bbr_ecn_cut(const struct cc_bbr_state *st, const struct cc_bbr_params *p)
 {
-	return cc_minus(CC_BBR_UNIT, cc_bbr_of(st->ecn_alpha, cc_bbr_permille(p->ecn_factor_permille)));
+	return cc_saturating_sub(CC_BBR_UNIT, cc_bbr_of(st->ecn_alpha, cc_bbr_permille(p->ecn_factor_permille)));
 }
 
 /* After loss or CE in the last round, outside of probes: bounds bw and inflight by what was delivered. */
@@ -430,7 +430,7 @@ CC_FN void cc_bbr_adapt_lower_bounds(struct cc_bbr_state *st, const struct cc_bb
 		}
 	}
 	if (st->flags & CC_BBR_LOSS_IN_ROUND) {
-		keep = cc_minus(CC_BBR_UNIT, cc_bbr_pct(p->cut_pct));
+		keep = cc_saturating_sub(CC_BBR_UNIT, cc_bbr_pct(p->cut_pct));
 		if (st->bw_lo == CC_BBR_INFINITY)
 			st->bw_lo = cc_bbr_max_bw(st);
 		if (st->inflight_lo == CC_BBR_INFINITY)

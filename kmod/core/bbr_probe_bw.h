@@ -98,7 +98,7 @@ CC_FN u32 cc_bbr_packets_in_net_at_edt(const struct cc_bbr_state *st, const stru
 
 	if (st->inputs.pacing_gain > CC_BBR_UNIT)
 		inflight = cc_u32((u64)inflight + st->tso_segs_goal);
-	return cc_minus(inflight, delivered);
+	return cc_saturating_sub(inflight, delivered);
 }
 
 CC_FN u32 cc_bbr_inflight_with_headroom(const struct cc_bbr_state *st, const struct cc_bbr_params *p)
@@ -108,7 +108,7 @@ CC_FN u32 cc_bbr_inflight_with_headroom(const struct cc_bbr_state *st, const str
 	if (st->inflight_hi == CC_BBR_INFINITY)
 		return CC_BBR_INFINITY;
 	headroom = cc_max(cc_bbr_of(st->inflight_hi, cc_bbr_pct(p->headroom_pct)), 1);
-	return cc_max(cc_minus(st->inflight_hi, headroom), CC_BBR_MIN_CWND);
+	return cc_max(cc_saturating_sub(st->inflight_hi, headroom), CC_BBR_MIN_CWND);
 }
 
 CC_FN void cc_bbr_start_probe_bw_down(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a)
@@ -169,7 +169,7 @@ CC_FN void cc_bbr_start_probe_bw_up(struct cc_bbr_state *st, const struct cc_ack
 CC_FN void cc_bbr_handle_inflight_too_high(struct cc_bbr_state *st, const struct cc_bbr_params *p,
 					   const struct cc_ack *a, const struct cc_bbr_rs *rs, u32 tx_in_flight)
 {
-	u32 keep = cc_minus(CC_BBR_UNIT, cc_bbr_pct(p->cut_pct));
+	u32 keep = cc_saturating_sub(CC_BBR_UNIT, cc_bbr_pct(p->cut_pct));
 
 	st->flags |= CC_BBR_PREV_PROBE_TOO_HIGH;
 	st->flags &= ~CC_BBR_PROBE_SAMPLES;
@@ -186,7 +186,7 @@ CC_FN void cc_bbr_handle_inflight_too_high(struct cc_bbr_state *st, const struct
 /* Packets in flight when the share of losses became too high, somewhere within the last `pkts` packets, which were lost together. */
 CC_FN u32 cc_bbr_inflight_at_loss(const struct cc_bbr_params *p, const struct cc_bbr_rs *rs, u32 pkts)
 {
-	u32 inflight_prev = cc_minus(rs->tx_in_flight, pkts), lost_prev = cc_minus(rs->lost, pkts);
+	u32 inflight_prev = cc_saturating_sub(rs->tx_in_flight, pkts), lost_prev = cc_saturating_sub(rs->lost, pkts);
 	u32 share = cc_min(cc_bbr_permille(p->loss_permille), CC_BBR_UNIT - 1);
 	u32 budget = cc_u32(((u64)inflight_prev * share + CC_BBR_UNIT - 1) >> 8), prefix = 0;
 

@@ -134,7 +134,7 @@ struct cc_out {
 /* One parameter: a row of cc_NAME_table, in the order of the struct's fields. */
 struct cc_param {
 	const char *name, *unit, *doc;
-	u32 fallback, min, max;
+	u32 default_value, min, max;
 };
 
 struct cc_stat {
@@ -149,9 +149,9 @@ struct cc_fault {
 
 #define CC_PARAMS_MAX 32
 
-#define CC_PARAM_FIELD(name, unit, fallback, min, max, doc) u32 name;
-#define CC_PARAM_DEFAULT(name, unit, fallback, min, max, doc) .name = (fallback),
-#define CC_PARAM_ROW(name, unit, fallback, min, max, doc) {#name, unit, doc, fallback, min, max},
+#define CC_PARAM_FIELD(name, unit, default_value, min, max, doc) u32 name;
+#define CC_PARAM_DEFAULT(name, unit, default_value, min, max, doc) .name = (default_value),
+#define CC_PARAM_ROW(name, unit, default_value, min, max, doc) {#name, unit, doc, default_value, min, max},
 #define CC_STAT_FIELD(name, unit) u32 name;
 #define CC_STAT_ROW(name, unit) {#name, unit},
 
@@ -227,7 +227,7 @@ CC_FN u32 cc_max(u32 a, u32 b)
 }
 
 /* a - b, but not below 0. */
-CC_FN u32 cc_minus(u32 a, u32 b)
+CC_FN u32 cc_saturating_sub(u32 a, u32 b)
 {
 	return a > b ? a - b : 0;
 }
@@ -300,7 +300,7 @@ CC_FN void cc_reno_increase(u32 *count, const struct cc_ack *a, struct cc_out *o
 	if (cc_in_slow_start(out->cwnd_pkts, out->ssthresh_pkts)) {
 		room = out->ssthresh_pkts - out->cwnd_pkts;
 		out->cwnd_pkts += cc_min(acked, room);
-		acked = cc_minus(acked, room);
+		acked = cc_saturating_sub(acked, room);
 	}
 	if (acked) {
 		sum = (u64)*count + acked;

@@ -190,7 +190,7 @@ CC_FN void cc_cx_avoid(struct cc_cx_state *st, const struct cc_cx_params *p, u32
 	}
 	st->backoffs++;
 	if (p->shadow)
-		cc_cx_save_shadow(st, out->cwnd_pkts, cc_minus(r->max_rtt_us, base_us));
+		cc_cx_save_shadow(st, out->cwnd_pkts, cc_saturating_sub(r->max_rtt_us, base_us));
 	if (p->fractional)
 		out->cwnd_pkts = cc_round_cut(out->cwnd_pkts, st->alpha);
 	else
@@ -224,12 +224,12 @@ CC_FN void cc_cx_observe(struct cc_cx_state *st, const struct cc_cx_params *p, u
 	st->last_marked = r->marked;
 	if (!r->samples)
 		return;
-	st->queue_us = cc_minus(a->srtt_us, base_us);
+	st->queue_us = cc_saturating_sub(a->srtt_us, base_us);
 	st->probability = (u16)cc_cx_probability(st, p, st->queue_us, a->mdev_us);
 	if (p->gradual_mark && st->queue_us < st->del_th_us)
 		marked = cc_scale(marked, st->probability, 1000);
 	st->alpha = (u16)cc_round_alpha(st->alpha, marked, r->samples, p->g);
-	if (cc_minus(r->max_rtt_us, base_us) <= st->del_th_us)
+	if (cc_saturating_sub(r->max_rtt_us, base_us) <= st->del_th_us)
 		st->competing = 0;
 }
 
@@ -238,7 +238,7 @@ CC_FN void cc_cx_update_shadow(struct cc_cx_state *st, const struct cc_cx_params
 {
 	if (!p->shadow || !st->shadow_pkts)
 		return;
-	st->shadow_pkts = cc_u32((u64)st->shadow_pkts + cc_minus(out->cwnd_pkts, a->cwnd_pkts));
+	st->shadow_pkts = cc_u32((u64)st->shadow_pkts + cc_saturating_sub(out->cwnd_pkts, a->cwnd_pkts));
 	if (p->shadow_cap)
 		st->shadow_pkts = cc_min(st->shadow_pkts, cc_u32((u64)p->shadow_cap * out->cwnd_pkts));
 }
@@ -272,7 +272,7 @@ CC_FN u32 cc_cx_on_loss(struct cc_cx_state *st, const struct cc_cx_params *p,
 	u32 base_us = cc_cx_base(st, p, a), window = a->cwnd_pkts;
 
 	if (p->shadow) {
-		if (st->competing && cc_minus(a->srtt_us, base_us) > st->del_th_us)
+		if (st->competing && cc_saturating_sub(a->srtt_us, base_us) > st->del_th_us)
 			window = cc_max(window, st->shadow_pkts);
 		if (st->shadow_pkts)
 			st->shadow_pkts = cc_half(st->shadow_pkts);

@@ -111,7 +111,7 @@ CC_FN u32 cc_dctcp_on_loss(struct cc_dctcp_state *st, const struct cc_dctcp_para
 	st->loss_cwnd_pkts = a->cwnd_pkts;
 	if (!(a->flags & CC_ECN))
 		return cc_half(a->cwnd_pkts);
-	return cc_min(cc_max(cc_minus(a->cwnd_pkts, cc_u32(cut)), CC_MIN_CWND), CC_INFINITE);
+	return cc_min(cc_max(cc_saturating_sub(a->cwnd_pkts, cc_u32(cut)), CC_MIN_CWND), CC_INFINITE);
 }
 
 CC_FN void cc_dctcp_on_event(struct cc_dctcp_state *st, const struct cc_dctcp_params *p, u32 event,

@@ -222,7 +222,7 @@ CC_FN u64 cc_prague_update_alpha(u64 alpha, u32 marked, u32 acked, u32 shift)
 CC_FN void cc_prague_end_round(struct cc_prague_state *st, const struct cc_prague_params *p,
 			   const struct cc_ack *a)
 {
-	int deep = a->rtt_min_us && cc_minus(a->srtt_us, a->rtt_min_us) > CC_PRAGUE_CLASSIC_US;
+	int deep = a->rtt_min_us && cc_saturating_sub(a->srtt_us, a->rtt_min_us) > CC_PRAGUE_CLASSIC_US;
 
 	st->acked_pkts = a->delivered_pkts - st->old_delivered;
 	st->ce_pkts = a->delivered_ce_pkts - st->old_delivered_ce;
@@ -258,12 +258,12 @@ CC_FN int cc_prague_is_limited(const struct cc_prague_state *st, const struct cc
 CC_FN void cc_prague_increase_cwnd(struct cc_prague_state *st, const struct cc_prague_params *p,
 			  const struct cc_ack *a, u32 ce_pkts)
 {
-	u32 unmarked = cc_min(cc_minus(a->acked_pkts, ce_pkts), 1u << 20), room, slow;
+	u32 unmarked = cc_min(cc_saturating_sub(a->acked_pkts, ce_pkts), 1u << 20), room, slow;
 	u64 increase, max_increase;
 
 	if (!unmarked || st->in_loss || !cc_prague_is_limited(st, a))
 		return;
-	room = cc_minus(a->ssthresh_pkts, cc_max(cc_prague_from_frac_cwnd(st->frac_cwnd), CC_MIN_CWND));
+	room = cc_saturating_sub(a->ssthresh_pkts, cc_max(cc_prague_from_frac_cwnd(st->frac_cwnd), CC_MIN_CWND));
 	slow = cc_min(unmarked, room);
 	if (slow)
 		cc_prague_set_frac_cwnd(st, p, a, st->frac_cwnd + ((u64)slow << CC_PRAGUE_CWND_FRAC_BITS));
@@ -283,7 +283,7 @@ CC_FN u32 cc_prague_cwnd(const struct cc_prague_state *st, const struct cc_ack *
 
 	if (a->cwnd_pkts < target)
 		return cc_bound_cwnd(a, cc_min(target, cc_u32((u64)a->cwnd_pkts + step)));
-	return cc_bound_cwnd(a, cc_max(target, cc_minus(a->cwnd_pkts, step)));
+	return cc_bound_cwnd(a, cc_max(target, cc_saturating_sub(a->cwnd_pkts, step)));
 }
 
 /* Per MTU, not per segment, because pacing counts headers, too. */

@@ -177,7 +177,7 @@ CC_FN void cc_ta_check_gradient(struct cc_ta_state *st, const struct cc_ta_param
 CC_FN void cc_ta_check_trial(struct cc_ta_state *st, const struct cc_ta_params *p, u32 base_us)
 {
 	u32 rtt_us = p->dip_least ? st->round.min_rtt_us : st->round.max_rtt_us;
-	u64 queue_us = cc_minus(rtt_us, base_us);
+	u64 queue_us = cc_saturating_sub(rtt_us, base_us);
 
 	if (queue_us * 100 < (u64)p->dip_pct * st->queue_before_us) {
 		cc_ta_reset_threshold(st);
@@ -203,10 +203,10 @@ CC_FN void cc_ta_schedule_trial(struct cc_ta_state *st, const struct cc_ta_param
 		st->period++;
 	if (st->period < p->P1)
 		return;
-	low_us = cc_scale(st->beta_us, cc_minus(100, p->drop), 100);
+	low_us = cc_scale(st->beta_us, cc_saturating_sub(100, p->drop), 100);
 	st->period = 0;
 	st->beta_saved_us = st->beta_us;
-	st->queue_before_us = cc_minus(srtt_us, base_us);
+	st->queue_before_us = cc_saturating_sub(srtt_us, base_us);
 	st->beta_us = p->hold_floor ? cc_max(low_us, st->beta_initial_us) : low_us;
 	st->trial = (u16)p->P2;
 	st->trials++;

@@ -96,7 +96,7 @@ CC_FN void cc_vegas_decide(struct cc_vegas_state *st, const struct cc_vegas_para
 		else
 			cc_slow_start(a, out);
 	} else if (st->queue_pkts > p->beta) {
-		out->cwnd_pkts = cc_bound_cwnd(a, cc_minus(out->cwnd_pkts, 1));
+		out->cwnd_pkts = cc_bound_cwnd(a, cc_saturating_sub(out->cwnd_pkts, 1));
 		out->ssthresh_pkts = cc_min(out->ssthresh_pkts, out->cwnd_pkts);
 	} else if (st->queue_pkts < p->alpha) {
 		out->cwnd_pkts = cc_bound_cwnd(a, (u64)out->cwnd_pkts + 1);

@@ -112,9 +112,9 @@ static int ccb_param_get(char *text, const struct kernel_param *kp)
 
 static const struct kernel_param_ops ccb_param_ops = {.set = ccb_param_set, .get = ccb_param_get};
 
-#define CCB_PARAM(name, unit, fallback, min, max, doc)                                             \
+#define CCB_PARAM(name, unit, default_value, min, max, doc)                                             \
 	module_param_cb(name, &ccb_param_ops, &ccb_first.params.name, 0644);                       \
-	MODULE_PARM_DESC(name, doc " [" unit ", " #min ".." #max ", default " #fallback "]");
+	MODULE_PARM_DESC(name, doc " [" unit ", " #min ".." #max ", default " #default_value "]");
 
 CCB_PARAM_LIST(CCB_PARAM)
 

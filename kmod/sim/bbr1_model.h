@@ -206,7 +206,7 @@ CC_FN u32 cc_bbr1_in_net_at_edt(const struct cc_bbr1_state *st, const struct cc_
 
 	if (st->pacing_gain > CC_BBR1_UNIT)
 		inflight += cc_bbr1_tso_segs_goal(r);
-	return cc_minus(inflight, delivered);
+	return cc_saturating_sub(inflight, delivered);
 }
 
 CC_FN void cc_bbr1_advance_cycle(struct cc_bbr1_state *st)
@@ -464,7 +464,7 @@ CC_FN int cc_bbr1_recover_or_restore(struct cc_bbr1_state *st, struct cc_bbr1_ru
 	u32 conserved = r->a->inflight_pkts + r->a->acked_pkts;
 
 	if (r->losses)
-		r->cwnd = cc_max(cc_minus(r->cwnd, r->losses), 1);
+		r->cwnd = cc_max(cc_saturating_sub(r->cwnd, r->losses), 1);
 	if (now == CC_RECOVERY && before != CC_RECOVERY) {
 		st->packet_conservation = 1;
 		st->next_rtt_delivered = r->a->delivered_pkts;

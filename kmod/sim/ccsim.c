@@ -178,7 +178,7 @@ static int params(void)
 	for (i = 0; i < count; i++)
 		for (k = 0; k < all[i]->param_count; k++)
 			printf("%s,%s,%s,%u,%u,%u,\"%s\"\n", all[i]->name, all[i]->params[k].name,
-			       all[i]->params[k].unit, all[i]->params[k].fallback, all[i]->params[k].min,
+			       all[i]->params[k].unit, all[i]->params[k].default_value, all[i]->params[k].min,
 			       all[i]->params[k].max, all[i]->params[k].doc);
 	return 0;
 }

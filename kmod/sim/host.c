@@ -236,7 +236,7 @@ u32 cc_conn_wants(const struct cc_conn *conn)
 
 struct cc_bursts cc_conn_bursts(const struct cc_conn *conn, u64 pacing_bytes_per_sec, u32 mtu_bytes)
 {
-	struct cc_bursts of_stack = {.least_segs = 2, .pacing_shift = 10};
+	struct cc_bursts of_stack = {.min_tso_segs = 2, .pacing_shift = 10};
 	size_t i;
 
 	for (i = 0; i < sizeof(bursts) / sizeof(bursts[0]); i++)

@@ -77,7 +77,7 @@ u32 cc_conn_wants(const struct cc_conn *conn);
 
 /* Sizes of TSO bursts: a minimum number of segments, and 2^-pacing_shift s at the pacing rate. */
 struct cc_bursts {
-	u32 least_segs, pacing_shift;
+	u32 min_tso_segs, pacing_shift;
 };
 struct cc_bursts cc_conn_bursts(const struct cc_conn *conn, u64 pacing_bytes_per_sec, u32 mtu_bytes);
 

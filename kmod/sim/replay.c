@@ -138,7 +138,7 @@ static int one_ack(struct script *s, char *rest)
 		return -1;
 	a.una_seq += a.acked_pkts * a.mss_bytes;
 	a.nxt_seq = a.una_seq + a.cwnd_pkts * a.mss_bytes;
-	a.inflight_pkts = cc_minus(a.cwnd_pkts, a.acked_pkts);
+	a.inflight_pkts = cc_saturating_sub(a.cwnd_pkts, a.acked_pkts);
 	a.prior_inflight_pkts = a.cwnd_pkts;
 	a.rate_prior_delivered_pkts = a.delivered_pkts - a.cwnd_pkts;
 	a.delivered_pkts += a.acked_pkts;

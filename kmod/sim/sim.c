@@ -231,7 +231,7 @@ static u32 burst_segs(const struct flow *f)
 	if (f->rtt_min_us >> 9 < 32)
 		bytes += GSO_BYTES >> (f->rtt_min_us >> 9);
 	return cc_max((u32)(bytes < GSO_BYTES - 1 - GSO_HEADERS ? bytes : GSO_BYTES - 1 - GSO_HEADERS) / SIM_MSS,
-		      bursts.least_segs);
+		      bursts.min_tso_segs);
 }
 
 /* Whether to wait for more window instead of sending a small burst (tcp_tso_should_defer). */
@@ -377,9 +377,9 @@ static void prr(struct flow *f, u32 acked)
 		u64 share = ((u64)f->ssthresh * f->prr_delivered + f->prior_cwnd - 1) /
 			    cc_max(f->prior_cwnd, 1);
 
-		send = cc_minus((u32)share, f->prr_out);
+		send = cc_saturating_sub((u32)share, f->prr_out);
 	} else {
-		grant = cc_max(cc_minus(f->prr_delivered, f->prr_out), acked) + (f->lost_now ? 0 : 1);
+		grant = cc_max(cc_saturating_sub(f->prr_delivered, f->prr_out), acked) + (f->lost_now ? 0 : 1);
 		send = cc_min(f->ssthresh - f->inflight, grant);
 	}
 	send = cc_max(send, f->prr_out ? 0 : 1);

@@ -30,7 +30,7 @@ CC_FN u64 cc_stack_pacing_rate(const struct cc_ack *a)
 /* tcp_slow_start(). Returns the acked packets beyond ssthresh. */
 CC_FN u32 cc_stack_slow_start(const struct cc_ack *a, struct cc_out *out)
 {
-	u32 used = cc_min(a->acked_pkts, cc_minus(out->ssthresh_pkts, out->cwnd_pkts));
+	u32 used = cc_min(a->acked_pkts, cc_saturating_sub(out->ssthresh_pkts, out->cwnd_pkts));
 
 	out->cwnd_pkts = cc_min(out->cwnd_pkts + used, a->cwnd_clamp_pkts);
 	return a->acked_pkts - used;

@@ -80,7 +80,7 @@ static void print_core(const struct cc_ops *ops, u32 wants, const struct rule *r
 		const struct cc_param *p = &ops->params[k];
 
 		printf("%s\n      {\"name\": \"%s\", \"unit\": \"%s\", \"default\": %u, \"min\": %u, \"max\": %u, \"doc\": \"%s\"}",
-		       k ? "," : "", p->name, p->unit, p->fallback, p->min, p->max, p->doc);
+		       k ? "," : "", p->name, p->unit, p->default_value, p->min, p->max, p->doc);
 	}
 	printf("],\n");
 	print_rules(rules);

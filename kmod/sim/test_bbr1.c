@@ -328,8 +328,8 @@ static void slow_flows_send_single_segments(void)
 	struct cc_ack a;
 	struct cc_conn conn = begin(&a);
 
-	CHECK_EQ(cc_conn_bursts(&conn, 149999, 1500).least_segs, 1);
-	CHECK_EQ(cc_conn_bursts(&conn, 150000, 1500).least_segs, 2);
+	CHECK_EQ(cc_conn_bursts(&conn, 149999, 1500).min_tso_segs, 1);
+	CHECK_EQ(cc_conn_bursts(&conn, 150000, 1500).min_tso_segs, 2);
 	CHECK_EQ(cc_conn_bursts(&conn, 150000, 1500).pacing_shift, 10);
 }
 

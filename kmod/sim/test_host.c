@@ -26,7 +26,7 @@ static void every_default_is_within_its_range(void)
 		CHECK(all[i]->state_bytes <= (all[i]->wants & CC_WANTS_STORAGE ? CC_STORAGE_BYTES : CC_STATE_BYTES));
 		CHECK_EQ((u32)all[i]->check(all[i]->defaults, &fault), 0);
 		for (k = 0; k < all[i]->param_count; k++) {
-			CHECK_EQ(all[i]->defaults[k], all[i]->params[k].fallback);
+			CHECK_EQ(all[i]->defaults[k], all[i]->params[k].default_value);
 			CHECK(all[i]->params[k].min <= all[i]->params[k].max);
 		}
 	}
@@ -78,7 +78,7 @@ static void helpers_saturate_and_wrap_as_they_say(void)
 	CHECK_EQ(cc_scale(0xffffffffu, 0xffffffffu, 1), 0xffffffffu);
 	CHECK_EQ(cc_scale(7, 3, 2), 10);
 	CHECK_EQ(cc_scale(1, 1, 0), 0xffffffffu);
-	CHECK_EQ(cc_minus(3, 5), 0);
+	CHECK_EQ(cc_saturating_sub(3, 5), 0);
 	CHECK(cc_after(5, 0xfffffff0u) && !cc_after(0xfffffff0u, 5) && !cc_after(5, 5));
 	CHECK(!cc_after(0x80000000u, 0)); /* half the space away is not after */
 	CHECK_EQ(cc_half(3), 2);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ccbench_agent::args::{Cli, Command};
-use ccbench_agent::executor::{self, Parts};
+use ccbench_agent::executor::{self, Dependencies};
 use ccbench_agent::flow::process::Generators;
 use ccbench_agent::interfaces::Machine;
 use ccbench_agent::service::AgentService;
@@ -18,7 +18,7 @@ use ccbench_agent::sockets::allowed::AllowedModules;
 use ccbench_agent::sockets::supplied::AllowedDigests;
 use ccbench_agent::undo::Undo;
 use ccbench_collector::FlowPorts;
-use ccbench_collector::acks::gather::Gather;
+use ccbench_collector::acks::batcher::Batcher;
 use ccbench_collector::acks::record::ROW_BYTES;
 use ccbench_collector::acks::{AckSource, Watch};
 use ccbench_proto::plan::Acks;
@@ -48,10 +48,10 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let generators = Arc::new(Generators::in_group(None));
-        let executor = executor::spawn(Parts {
+        let executor = executor::spawn(Dependencies {
             interfaces: Arc::new(Machine),
             source: generators.clone(),
-            sampler: ccbench_collector::pick,
+            sampler: ccbench_collector::default_sampler,
             acks: |watch| Ok(Box::new(Flood::new(watch))),
             undo: Undo::in_memory(),
             generation_file: None,
@@ -80,7 +80,7 @@ struct Socket {
 }
 
 struct Flood {
-    gather: Gather,
+    batcher: Batcher,
     sockets: Vec<Socket>,
     /// The socket of the next row.
     turn: usize,
@@ -104,7 +104,7 @@ impl Flood {
             rtt_us: 20_000,
         };
         Self {
-            gather: Gather::new(watch.flows, TICK_US),
+            batcher: Batcher::new(watch.flows, TICK_US),
             sockets: (0..SOCKETS.load(Ordering::Relaxed)).map(socket).collect(),
             turn: 0,
             made: 0,
@@ -174,7 +174,7 @@ impl Flood {
             65_536,
         ];
         put(80, &short.map(u32::to_ne_bytes).concat());
-        self.gather.push(&row);
+        self.batcher.push(&row);
         self.turn = (self.turn + 1) % self.sockets.len();
     }
 }
@@ -190,18 +190,18 @@ impl AckSource for Flood {
             self.make(from_ns + (now_ns - from_ns) * row / count + jitter);
         }
         (self.made, self.last_ns) = (due, now_ns);
-        self.gather.drain(now_ns, all, into);
+        self.batcher.drain(now_ns, all, into);
     }
 
-    fn refused(&mut self, of: &Of) {
-        self.gather.refused(of);
+    fn count_refused(&mut self, of: &Of) {
+        self.batcher.count_refused(of);
     }
 
     fn counts(&mut self, at_ns: u64) -> Vec<wire::AckCount> {
         let mut counts = Vec::new();
         for socket in &self.sockets {
             let (sport, dport) = ((socket.ports & 0xffff) as u16, (socket.ports >> 16) as u16);
-            let Some(count) = self.gather.count(at_ns, socket.cookie, sport, dport) else {
+            let Some(count) = self.batcher.count(at_ns, socket.cookie, sport, dport) else {
                 continue;
             };
             counts.push(wire::AckCount {

@@ -57,7 +57,7 @@ struct Client {
 
 /// A handle of a connection: identifies its client, and resolves when it has ended. Each request carries one in its extensions.
 #[derive(Debug, Clone)]
-pub struct ConnectionEnd {
+pub struct ConnectionHandle {
     id: u64,
     peer: Option<Peer>,
     client: Client,
@@ -65,7 +65,7 @@ pub struct ConnectionEnd {
     close: Arc<Notify>,
 }
 
-impl ConnectionEnd {
+impl ConnectionHandle {
     /// Returns a number that is unique among the connections of this process.
     pub fn id(&self) -> u64 {
         self.id

@@ -13,7 +13,7 @@ use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
 use tower::Service;
 
-use crate::accept::ConnectionEnd;
+use crate::accept::ConnectionHandle;
 use crate::audit::{Audit, PendingCall, RunId};
 use crate::caller;
 use crate::tls::Trust;
@@ -135,8 +135,8 @@ impl<S> Authorized<S> {
 }
 
 /// Returns the client that a request comes from.
-fn client_of(request: &Request<Body>, limit: Option<Scopes>) -> Result<ConnectionEnd, Status> {
-    let Some(connection) = request.extensions().get::<ConnectionEnd>() else {
+fn client_of(request: &Request<Body>, limit: Option<Scopes>) -> Result<ConnectionHandle, Status> {
+    let Some(connection) = request.extensions().get::<ConnectionHandle>() else {
         return Err(Status::internal("the request has no connection (a bug in ccbench)"));
     };
     let Some(limit) = limit else { return Ok(connection.clone()) };
@@ -146,7 +146,7 @@ fn client_of(request: &Request<Body>, limit: Option<Scopes>) -> Result<Connectio
 }
 
 /// Checks that the client of a connection may call this RPC now.
-fn check(rpc: Rpc, client: &ConnectionEnd, trust: Option<&Trust>) -> Result<(), Status> {
+fn check(rpc: Rpc, client: &ConnectionHandle, trust: Option<&Trust>) -> Result<(), Status> {
     let identity = client.identity();
     if let (Some(trust), Some(certificate)) = (trust, client.certificate()) {
         trust.check(certificate).map_err(|error| {
@@ -267,11 +267,11 @@ mod tests {
 
     #[test]
     fn a_client_on_this_machine_may_do_everything() {
-        let (_end, client) = ConnectionEnd::example();
+        let (_end, client) = ConnectionHandle::example();
         for rpc in Rpc::ALL {
             assert!(check(rpc, &client, None).is_ok(), "{rpc:?}");
         }
-        let (_end, client) = ConnectionEnd::example_of(alice(&[Scope::Read]));
+        let (_end, client) = ConnectionHandle::example_of(alice(&[Scope::Read]));
         let refused = check(Rpc::Reset, &client, None).unwrap_err();
         assert_eq!(refused.code(), tonic::Code::PermissionDenied);
         let expected = "the RPC Reset needs the scope `run`";

@@ -14,7 +14,7 @@ use ccbench_proto::scope::Rpc;
 use serde::Serialize;
 use tonic::{Code, Request, Status};
 
-use crate::accept::ConnectionEnd;
+use crate::accept::ConnectionHandle;
 use crate::access::Identity;
 use crate::clock;
 use crate::error::AgentError;
@@ -34,7 +34,7 @@ const KEPT_FILES: u32 = 4;
 const HOLD: Duration = Duration::from_nanos(HOLD_NS);
 const HOLD_NS: u64 = 1_000_000_000;
 /// How long the agent waits for the thread when it ends.
-const FLUSH_LIMIT: Duration = Duration::from_secs(2);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 /// The wait for room in the queue: attempts after the first, and the time between two.
 const FLUSH_RETRIES: u32 = 200;
 const FLUSH_RETRY: Duration = Duration::from_millis(10);
@@ -146,7 +146,7 @@ pub fn note_run<T>(request: &Request<T>, run_id: &str) {
 }
 
 impl Call {
-    fn new(rpc: &'static str, scope: &'static str, code: Code, client: &ConnectionEnd) -> Self {
+    fn new(rpc: &'static str, scope: &'static str, code: Code, client: &ConnectionHandle) -> Self {
         let Identity { name, serial, .. } = client.identity();
         Self {
             rpc,
@@ -175,7 +175,7 @@ pub struct PendingCall {
 
 impl PendingCall {
     /// Registers a call that has arrived.
-    pub fn new(audit: Audit, rpc: Rpc, client: &ConnectionEnd, run_id: RunId) -> Self {
+    pub fn new(audit: Audit, rpc: Rpc, client: &ConnectionHandle, run_id: RunId) -> Self {
         let new = || Call::new(rpc.name(), rpc.scope().name(), Code::Cancelled, client);
         let call = audit.is_open().then(new);
         Self { audit, call, run_id }
@@ -275,7 +275,7 @@ impl Audit {
     }
 
     /// Records a call of an RPC that this agent does not have.
-    pub fn unknown_rpc(&self, path: &str, status: &Status, client: &ConnectionEnd) {
+    pub fn unknown_rpc(&self, path: &str, status: &Status, client: &ConnectionHandle) {
         if self.is_open() {
             let call = Call::new("unknown", "", status.code(), client);
             self.record(What::Rpc(Call { message: short(path), ..call }));
@@ -305,7 +305,7 @@ impl Audit {
         for _ in 0..=retries {
             match shared.inbox.try_send(message) {
                 Ok(()) => {
-                    if wait.recv_timeout(FLUSH_LIMIT).is_err() {
+                    if wait.recv_timeout(FLUSH_TIMEOUT).is_err() {
                         tracing::error!(
                             "flush the audit log: no answer; its last entries may be missing"
                         );

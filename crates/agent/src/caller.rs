@@ -8,7 +8,7 @@ use prost::Message as _;
 use tonic::codegen::http::HeaderMap;
 use tonic::metadata::{MetadataMap, MetadataValue};
 
-use crate::accept::ConnectionEnd;
+use crate::accept::ConnectionHandle;
 use crate::access::Identity;
 use crate::control_interface::Peer;
 
@@ -35,7 +35,7 @@ pub enum CallerError {
 }
 
 /// Adds the client of `connection` to the metadata of a request to the worker.
-pub fn insert(connection: &ConnectionEnd, metadata: &mut MetadataMap) {
+pub fn insert(connection: &ConnectionHandle, metadata: &mut MetadataMap) {
     let Identity { name, serial, scopes, is_unscoped, .. } = connection.identity().clone();
     let peer = connection.peer();
     let text = |ip: Option<IpAddr>| ip.map_or_else(String::new, |ip| ip.to_string());
@@ -91,7 +91,7 @@ mod tests {
     }
 
     fn passed_on(client: &Identity, peer: Option<Peer>) -> HeaderMap {
-        let (_end, connection) = ConnectionEnd::example();
+        let (_end, connection) = ConnectionHandle::example();
         let mut metadata = MetadataMap::new();
         insert(&connection.on_behalf_of(client.clone(), peer), &mut metadata);
         metadata.into_headers()

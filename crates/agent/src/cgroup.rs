@@ -12,7 +12,7 @@ use crate::clock;
 /// The prefix of traffic groups; nothing without it is ever removed.
 pub(crate) const PREFIX: &str = "ccbench-traffic-";
 /// How long killed processes may take to leave their group.
-const EMPTY_LIMIT_NS: u64 = 1_000_000_000;
+const EMPTY_TIMEOUT_NS: u64 = 1_000_000_000;
 /// A mount of control groups version 2.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mount {
@@ -89,7 +89,7 @@ pub fn remove(group: &Path) -> io::Result<()> {
         let why = format!("its name does not begin with {PREFIX}");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
-    let deadline_ns = clock::now_ns() + EMPTY_LIMIT_NS;
+    let deadline_ns = clock::now_ns() + EMPTY_TIMEOUT_NS;
     loop {
         match std::fs::remove_dir(group) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

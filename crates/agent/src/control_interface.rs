@@ -33,7 +33,7 @@ impl Peer {
 pub fn devices(peer: &Peer) -> Result<BTreeSet<String>, ShaperError> {
     let stack = stack::interfaces()?;
     let routes = routes(peer)?;
-    Ok(routes.iter().flat_map(|dev| stack::beneath(dev, &stack)).collect())
+    Ok(routes.iter().flat_map(|dev| stack::lower_devices(dev, &stack)).collect())
 }
 
 fn routes(peer: &Peer) -> Result<BTreeSet<String>, ShaperError> {

@@ -119,7 +119,7 @@ fn join(dir: &Path, node: &str) -> Result<(), EnterError> {
             source: e.into(),
         })
     };
-    let foreign = !same_as_own(&user).unwrap_or(false);
+    let foreign = !is_own_user_namespace(&user).unwrap_or(false);
     if foreign {
         enter(&user, "user", CloneFlags::CLONE_NEWUSER)?;
     }
@@ -137,6 +137,6 @@ fn open_ns(pid: u32, kind: &str) -> Result<File, EnterError> {
     File::open(&path).map_err(|source| EnterError::Open { path, source })
 }
 
-fn same_as_own(user: &File) -> io::Result<bool> {
+fn is_own_user_namespace(user: &File) -> io::Result<bool> {
     Ok(user.metadata()?.ino() == std::fs::metadata("/proc/self/ns/user")?.ino())
 }

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ccbench_collector::{Awake, Sampler};
+use ccbench_collector::{KeptAwakeBy, Sampler};
 use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::wire::{self, run_event::Of};
 use ccbench_shaper::Link;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use crate::accept::ConnectionEnd;
+use crate::accept::ConnectionHandle;
 use crate::boot_loader::Boot;
 use crate::clock;
 use crate::error::AgentError;
@@ -50,7 +50,7 @@ use outbox::Outbox;
 pub use outbox::Outgoing;
 #[doc(hidden)]
 pub use prepare::task_of;
-use prepare::{Tools, Trial};
+use prepare::{PrepareContext, Trial};
 use samples::{SampleTask, SamplerThread};
 use start::{check_start, start_late};
 use timed_link::TimedLink;
@@ -61,10 +61,10 @@ const ENDED_LEASE_NS: u64 = LINGER_NS + 2_000_000_000;
 /// Minimum lease.
 const MIN_LEASE_MS: u32 = 100;
 /// How long a cancelled trial may take to kill its processes.
-const GIVE_UP_LIMIT: Duration = Duration::from_secs(3);
+const GIVE_UP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Dependencies of the executor; tests use fakes.
-pub struct Parts {
+pub struct Dependencies {
     /// The machine's interfaces.
     pub interfaces: Arc<dyn Interfaces>,
     /// Starts traffic.
@@ -87,10 +87,10 @@ pub struct Parts {
     pub boot: Option<Boot>,
 }
 
-/// Sends orders to the executor.
+/// Sends requests to the executor.
 #[derive(Debug, Clone)]
 pub struct Handle {
-    orders: mpsc::Sender<Order>,
+    requests: mpsc::Sender<ExecutorRequest>,
     status: watch::Receiver<NodeStatus>,
 }
 
@@ -105,21 +105,24 @@ pub struct NodeStatus {
     pub not_undone: Vec<String>,
 }
 
-type Answer<T> = oneshot::Sender<Result<T, AgentError>>;
+type Responder<T> = oneshot::Sender<Result<T, AgentError>>;
 
 #[derive(Debug)]
-enum Order {
-    Check(Box<wire::PrepareRequest>, Option<ConnectionEnd>, Answer<()>),
-    Prepare(Box<wire::PrepareRequest>, Option<ConnectionEnd>, Answer<wire::PrepareReply>),
-    Run(wire::RunRequest, Option<u64>, Answer<mpsc::Receiver<Outgoing>>),
-    Reset(wire::ResetRequest, Answer<wire::ResetReply>),
-    Reboot(wire::RebootRequest, Option<ConnectionEnd>, Answer<wire::RebootReply>),
+enum ExecutorRequest {
+    Check(Box<wire::PrepareRequest>, Option<ConnectionHandle>, Responder<()>),
+    Prepare(Box<wire::PrepareRequest>, Option<ConnectionHandle>, Responder<wire::PrepareReply>),
+    Run(wire::RunRequest, Option<u64>, Responder<mpsc::Receiver<Outgoing>>),
+    Reset(wire::ResetRequest, Responder<wire::ResetReply>),
+    Reboot(wire::RebootRequest, Option<ConnectionHandle>, Responder<wire::RebootReply>),
 }
 
 impl Handle {
-    async fn ask<T>(&self, order: impl FnOnce(Answer<T>) -> Order) -> Result<T, AgentError> {
+    async fn ask<T>(
+        &self,
+        request: impl FnOnce(Responder<T>) -> ExecutorRequest,
+    ) -> Result<T, AgentError> {
         let (answer, wait) = oneshot::channel();
-        self.orders.send(order(answer)).await.map_err(|_| AgentError::Stopping)?;
+        self.requests.send(request(answer)).await.map_err(|_| AgentError::Stopping)?;
         wait.await.map_err(|_| AgentError::Stopping)?
     }
 
@@ -130,9 +133,9 @@ impl Handle {
     pub async fn check(
         &self,
         request: wire::PrepareRequest,
-        controller: Option<ConnectionEnd>,
+        controller: Option<ConnectionHandle>,
     ) -> Result<(), AgentError> {
-        self.ask(|answer| Order::Check(Box::new(request), controller, answer)).await
+        self.ask(|answer| ExecutorRequest::Check(Box::new(request), controller, answer)).await
     }
 
     /// Makes the node ready for a trial. If `controller` disconnects before the trial starts, everything is undone.
@@ -142,9 +145,9 @@ impl Handle {
     pub async fn prepare(
         &self,
         request: wire::PrepareRequest,
-        controller: Option<ConnectionEnd>,
+        controller: Option<ConnectionHandle>,
     ) -> Result<wire::PrepareReply, AgentError> {
-        self.ask(|answer| Order::Prepare(Box::new(request), controller, answer)).await
+        self.ask(|answer| ExecutorRequest::Prepare(Box::new(request), controller, answer)).await
     }
 
     /// Starts the trial that this connection prepared, and returns the channel of its rows.
@@ -156,7 +159,7 @@ impl Handle {
         request: wire::RunRequest,
         connection: Option<u64>,
     ) -> Result<mpsc::Receiver<Outgoing>, AgentError> {
-        self.ask(|answer| Order::Run(request, connection, answer)).await
+        self.ask(|answer| ExecutorRequest::Run(request, connection, answer)).await
     }
 
     /// Returns the state of the node between trials.
@@ -169,19 +172,19 @@ impl Handle {
     /// # Errors
     /// Another run's trial holds the node, or the agent is stopping.
     pub async fn reset(&self, request: wire::ResetRequest) -> Result<wire::ResetReply, AgentError> {
-        self.ask(|answer| Order::Reset(request, answer)).await
+        self.ask(|answer| ExecutorRequest::Reset(request, answer)).await
     }
 }
 
 /// Starts the executor on the current runtime. It undoes everything and ends when its last handle is dropped.
-pub fn spawn(parts: Parts) -> Handle {
-    let (orders, inbox) = mpsc::channel(8);
+pub fn spawn(dependencies: Dependencies) -> Handle {
+    let (requests, inbox) = mpsc::channel(8);
     let (generation, last_run_id) =
-        parts.generation_file.as_deref().map(generation::read).unwrap_or_default();
+        dependencies.generation_file.as_deref().map(generation::read).unwrap_or_default();
     let status = NodeStatus { generation, last_run_id, not_undone: Vec::new() };
     let (send_status, status) = watch::channel(status);
     let mut executor = Executor {
-        parts,
+        dependencies,
         status: send_status,
         session: NodeSession {
             generation,
@@ -194,11 +197,11 @@ pub fn spawn(parts: Parts) -> Handle {
         after_run_ns: ENDED_LEASE_NS,
         running: None,
     };
-    if !executor.parts.undo.is_empty() {
+    if !executor.dependencies.undo.is_empty() {
         executor.undo_stack();
     }
     tokio::spawn(executor.work(inbox));
-    Handle { orders, status }
+    Handle { requests, status }
 }
 
 /// A running trial.
@@ -214,31 +217,31 @@ struct Running {
 }
 
 struct Executor {
-    parts: Parts,
+    dependencies: Dependencies,
     status: watch::Sender<NodeStatus>,
     session: NodeSession,
     trial: Trial,
     /// CLOCK_BOOTTIME: a suspended machine does not extend its lease.
     lease_end_ns: Option<u64>,
     /// The connection that prepared the trial.
-    controller: Option<ConnectionEnd>,
+    controller: Option<ConnectionHandle>,
     after_run_ns: u64,
     running: Option<Running>,
 }
 
 enum Wake {
-    Order(Option<Order>),
+    Request(Option<ExecutorRequest>),
     Lease,
     Ended { broken: bool },
     ControllerLost,
 }
 
 impl Executor {
-    async fn work(mut self, mut inbox: mpsc::Receiver<Order>) {
+    async fn work(mut self, mut inbox: mpsc::Receiver<ExecutorRequest>) {
         loop {
             match self.wake(&mut inbox).await {
-                Wake::Order(Some(order)) => self.apply(order).await,
-                Wake::Order(None) => {
+                Wake::Request(Some(request)) => self.apply(request).await,
+                Wake::Request(None) => {
                     self.undo().await;
                     return;
                 }
@@ -249,7 +252,7 @@ impl Executor {
         }
     }
 
-    async fn wake(&mut self, inbox: &mut mpsc::Receiver<Order>) -> Wake {
+    async fn wake(&mut self, inbox: &mut mpsc::Receiver<ExecutorRequest>) -> Wake {
         let lease_end_ns = self.lease_end_ns;
         let lease = async move {
             match lease_end_ns {
@@ -275,20 +278,20 @@ impl Executor {
             }
         };
         tokio::select! {
-            order = inbox.recv() => Wake::Order(order),
+            request = inbox.recv() => Wake::Request(request),
             () = controller => Wake::ControllerLost,
             () = lease => Wake::Lease,
             wake = running => wake,
         }
     }
 
-    async fn apply(&mut self, order: Order) {
-        match order {
-            Order::Check(request, controller, answer) => {
+    async fn apply(&mut self, request: ExecutorRequest) {
+        match request {
+            ExecutorRequest::Check(request, controller, answer) => {
                 let checked = self.check(&request, controller.as_ref()).await;
                 let _ = answer.send(checked);
             }
-            Order::Prepare(request, controller, answer) => {
+            ExecutorRequest::Prepare(request, controller, answer) => {
                 let reply = self.prepare(&request, controller.as_ref()).await;
                 if reply.is_ok() {
                     self.controller = controller;
@@ -296,14 +299,14 @@ impl Executor {
                 // If the requester is gone, the lease ends the trial.
                 let _ = answer.send(reply);
             }
-            Order::Run(request, connection, answer) => {
+            ExecutorRequest::Run(request, connection, answer) => {
                 let rows = self.run(&request, connection).await;
                 let _ = answer.send(rows);
             }
-            Order::Reboot(request, controller, answer) => {
+            ExecutorRequest::Reboot(request, controller, answer) => {
                 let _ = answer.send(self.reboot(&request, controller.as_ref()));
             }
-            Order::Reset(wire::ResetRequest { run_id, epoch }, answer) => {
+            ExecutorRequest::Reset(wire::ResetRequest { run_id, epoch }, answer) => {
                 let outcome = match self.step(Command::Reset { run_id, epoch }) {
                     Ok(_) => self.undo().await,
                     Err(error) => {
@@ -328,19 +331,21 @@ impl Executor {
     async fn check(
         &mut self,
         request: &wire::PrepareRequest,
-        controller: Option<&ConnectionEnd>,
+        controller: Option<&ConnectionHandle>,
     ) -> Result<(), AgentError> {
         let task = prepare::task_without_traces(request)?;
         self.check_clean()?;
         self.session.clone().on(prepare_command(request, controller))?;
         self.check_boot(&task, controller)?;
-        prepare::check(&task, &mut Tools::of(&mut self.parts, request, controller)).await.map(drop)
+        prepare::check(&task, &mut PrepareContext::of(&mut self.dependencies, request, controller))
+            .await
+            .map(drop)
     }
 
     async fn prepare(
         &mut self,
         request: &wire::PrepareRequest,
-        controller: Option<&ConnectionEnd>,
+        controller: Option<&ConnectionHandle>,
     ) -> Result<wire::PrepareReply, AgentError> {
         let task = prepare::task_of(request)?;
         self.check_clean()?;
@@ -348,16 +353,16 @@ impl Executor {
         self.check_running(&task, command.clone())?;
         self.step(command)?;
         let generation = self.session.generation;
-        let client = controller.map(ConnectionEnd::identity);
-        self.parts.undo.audit().set_trial(&request.run_id, client);
+        let client = controller.map(ConnectionHandle::identity);
+        self.dependencies.undo.audit().set_trial(&request.run_id, client);
         self.status.send_modify(|status| {
             (status.generation, status.last_run_id) = (generation, request.run_id.clone());
         });
-        let file = self.parts.generation_file.as_deref();
+        let file = self.dependencies.generation_file.as_deref();
         let kept = file.map(|file| generation::write(file, generation, &request.run_id));
-        let mut tools = Tools::of(&mut self.parts, request, controller);
+        let mut context = PrepareContext::of(&mut self.dependencies, request, controller);
         let made = match kept.transpose() {
-            Ok(_) => prepare::prepare(task, &mut tools, &mut self.trial).await,
+            Ok(_) => prepare::prepare(task, &mut context, &mut self.trial).await,
             Err(error) => Err(error.into()),
         };
         let made = made.map(|reply| wire::PrepareReply { generation, ..reply });
@@ -400,27 +405,27 @@ impl Executor {
             self.lost("a link's trace did not begin").await;
             return Err(error);
         }
-        let audit = self.parts.undo.audit();
-        let captures = match Captures::start(&task, &*self.parts.interfaces, audit) {
+        let audit = self.dependencies.undo.audit();
+        let captures = match Captures::start(&task, &*self.dependencies.interfaces, audit) {
             Ok(captures) => captures,
             Err(error) => {
                 self.lost("a capture did not start").await;
                 return Err(error);
             }
         };
-        captures.caveats(&self.trial.links).into_iter().for_each(|e| out.offer(Of::Event(e)));
+        captures.warnings(&self.trial.links).into_iter().for_each(|e| out.offer(Of::Event(e)));
         let awake = if task.keep_awake { self.keep_awake(&out) } else { None };
         let (cc, unread) = self.trial.cc.readers();
         unread.into_iter().for_each(|event| out.offer(Of::Event(event)));
         let samples = SampleTask {
             cc,
-            sampler: (self.parts.sampler)(),
+            sampler: (self.dependencies.sampler)(),
             flows: run::flow_ports(&task),
             sample: task.sample.clone(),
             awake: match (task.kept_awake, awake.is_some()) {
-                (_, true) => Awake::ByThis,
-                (true, false) => Awake::ByAnother,
-                (false, false) => Awake::No,
+                (_, true) => KeptAwakeBy::ThisProcess,
+                (true, false) => KeptAwakeBy::OtherProcess,
+                (false, false) => KeptAwakeBy::Nobody,
             },
             links: std::mem::take(&mut self.trial.links),
             start_at_ns: request.start_at_ns,
@@ -436,9 +441,10 @@ impl Executor {
         };
         let acks = self.take_acks(&out);
         let (cancel, cancelled) = watch::channel(false);
-        let stage = run::stage(&self.parts.source, request.start_at_ns, &out, &sampler, cancelled);
+        let context =
+            run::context(&self.dependencies.source, request.start_at_ns, &out, &sampler, cancelled);
         let servers = std::mem::take(&mut self.trial.servers);
-        let timeline = tokio::spawn(async move { run::timeline(&task, servers, stage).await });
+        let timeline = tokio::spawn(async move { run::timeline(&task, servers, context).await });
         let running = Running { timeline, sampler, acks, out, cancel, captures, _awake: awake };
         self.running = Some(running);
         Ok(rows)
@@ -463,7 +469,7 @@ impl Executor {
 
     /// A failure does not stop the trial, but an event records it.
     fn keep_awake(&self, out: &Outbox) -> Option<Box<dyn Send>> {
-        let (kind, message, awake) = match self.parts.interfaces.keep_awake() {
+        let (kind, message, awake) = match self.dependencies.interfaces.keep_awake() {
             Ok(awake) => {
                 let message = "CPUs are kept from halting during this trial".to_owned();
                 (Kind::KeepAwake(NoData {}), message, Some(awake))
@@ -532,7 +538,7 @@ impl Executor {
         if let Some(mut running) = self.running.take() {
             running.out.stop_waiting();
             let _ = running.cancel.send(true);
-            let ended = tokio::time::timeout(GIVE_UP_LIMIT, &mut running.timeline).await;
+            let ended = tokio::time::timeout(GIVE_UP_TIMEOUT, &mut running.timeline).await;
             running.timeline.abort();
             let ended = ended.map(drop).map_err(|_| "still running after 3 s; dropped");
             outcome.note("traffic processes", ended);
@@ -543,7 +549,7 @@ impl Executor {
         let trial = std::mem::take(&mut self.trial);
         for (flow, mut server) in trial.servers {
             server.stop(Stop::Kill);
-            let ended = tokio::time::timeout(GIVE_UP_LIMIT, async {
+            let ended = tokio::time::timeout(GIVE_UP_TIMEOUT, async {
                 while !matches!(server.next().await, crate::flow::Progress::Ended(_)) {}
             });
             let ended = ended.await.map_err(|_| "still running after 3 s");
@@ -555,42 +561,46 @@ impl Executor {
             let name = timed.link.state().link;
             let removed = timed.link.remove();
             if removed.is_ok() {
-                self.parts.undo.forget_link(&name);
+                self.dependencies.undo.forget_link(&name);
             }
             outcome.note(format!("link {name} on {}", timed.dev), removed);
         }
         // The stack writes its own audit records. A namespace's default, which it restores, pins its congestion control's module.
         let of_stack = self.undo_stack();
         outcome.merge(trial.cc.remove());
-        self.parts.undo.audit().undone(&outcome);
+        self.dependencies.undo.audit().undone(&outcome);
         outcome.merge(of_stack);
         outcome
     }
 
     fn undo_stack(&mut self) -> Outcome {
-        let outcome = self.parts.undo.undo_all(&*self.parts.interfaces);
-        let left = if self.parts.undo.is_empty() { Vec::new() } else { outcome.failed.clone() };
+        let outcome = self.dependencies.undo.undo_all(&*self.dependencies.interfaces);
+        let left =
+            if self.dependencies.undo.is_empty() { Vec::new() } else { outcome.failed.clone() };
         self.status.send_modify(|status| status.not_undone = left);
         outcome
     }
 
     /// Retries pending undo steps. On a node that is not as it was found, a trial would measure leftovers of an earlier one.
     fn check_clean(&mut self) -> Result<(), AgentError> {
-        if self.session.state != State::Idle || self.parts.undo.is_empty() {
+        if self.session.state != State::Idle || self.dependencies.undo.is_empty() {
             return Ok(());
         }
         let left = self.undo_stack().failed;
-        if self.parts.undo.is_empty() { Ok(()) } else { Err(AgentError::NotUndone { left }) }
+        if self.dependencies.undo.is_empty() { Ok(()) } else { Err(AgentError::NotUndone { left }) }
     }
 }
 
-fn prepare_command(request: &wire::PrepareRequest, controller: Option<&ConnectionEnd>) -> Command {
+fn prepare_command(
+    request: &wire::PrepareRequest,
+    controller: Option<&ConnectionHandle>,
+) -> Command {
     let holder = Holder {
         run_id: request.run_id.clone(),
         point_id: request.point_id,
         trial: request.trial,
         epoch: request.epoch,
-        connection: controller.map(ConnectionEnd::id),
+        connection: controller.map(ConnectionHandle::id),
     };
     let (generation, boot_id) = (request.generation, request.boot_id.clone());
     Command::Prepare { holder, generation, boot_id }

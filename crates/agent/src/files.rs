@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::Status;
 
-use crate::accept::ConnectionEnd;
+use crate::accept::ConnectionHandle;
 
 /// The semaphore counts in KiB.
 const KIB: usize = 1024;
@@ -44,7 +44,7 @@ impl Files {
     pub async fn receive(
         &self,
         mut stream: impl Stream<Item = Result<wire::FileChunk, Status>> + Unpin,
-        connection: ConnectionEnd,
+        connection: ConnectionHandle,
     ) -> Result<String, Status> {
         let (mut chunks, mut room) = (Vec::new(), Vec::new());
         while let Some(chunk) = stream.next().await {
@@ -83,7 +83,7 @@ impl Files {
         held.push(new);
     }
 
-    fn drop_at_end(&self, mut connection: ConnectionEnd) {
+    fn drop_at_end(&self, mut connection: ConnectionHandle) {
         let files = self.clone();
         tokio::spawn(async move {
             connection.wait().await;
@@ -126,7 +126,7 @@ mod tests {
     #[tokio::test]
     async fn a_file_is_held_until_its_connection_ends() {
         let files = Files::default();
-        let (end, connection) = ConnectionEnd::example();
+        let (end, connection) = ConnectionHandle::example();
         let sha256 = files.receive(chunks(3, 1000), connection.clone()).await.unwrap();
         assert_eq!(files.content(&sha256), Some(vec![7; 3000]));
         files.receive(chunks(3, 1000), connection).await.unwrap();
@@ -149,7 +149,7 @@ mod tests {
     #[tokio::test]
     async fn all_files_together_are_bounded() {
         let files = Files::default();
-        let (_end, connection) = ConnectionEnd::example();
+        let (_end, connection) = ConnectionHandle::example();
         let half = wire::FILES_LIMIT / 2 / (256 * KIB);
         files.receive(chunks(half, 256 * KIB), connection.clone()).await.unwrap();
         // A second, unfinished file.

@@ -85,18 +85,18 @@ pub enum Progress {
         line: Vec<u8>,
     },
     /// The process has ended.
-    Ended(FlowEnd),
+    Ended(FlowOutput),
 }
 
 /// Result of one end.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct FlowEnd {
+pub struct FlowOutput {
     /// Exit code, or minus the signal that ended it.
     pub exit_code: i32,
     /// Its standard output (at most [`process::MAX_OUTPUT_BYTES`]).
     pub output: Vec<u8>,
     /// Whether the output was longer and was truncated.
-    pub cut: bool,
+    pub truncated: bool,
     /// The beginning of its standard error.
     pub errors: String,
 }

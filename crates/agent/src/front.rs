@@ -19,7 +19,7 @@ use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::accept::ConnectionEnd;
+use crate::accept::ConnectionHandle;
 use crate::audit::note_run;
 use crate::caller;
 use crate::error::with_causes;
@@ -49,7 +49,7 @@ impl FrontService {
         &self,
         request: Request<T>,
     ) -> Result<(AgentClient<Channel>, Request<T>), Status> {
-        let Some(controller) = request.extensions().get::<ConnectionEnd>().cloned() else {
+        let Some(controller) = request.extensions().get::<ConnectionHandle>().cloned() else {
             return Err(Status::internal("the request has no connection (a bug in ccbench)"));
         };
         let channel = self.upstream(&controller).await?;
@@ -61,7 +61,7 @@ impl FrontService {
     }
 
     /// Returns the connection to the worker for a controller's connection.
-    async fn upstream(&self, controller: &ConnectionEnd) -> Result<Channel, Status> {
+    async fn upstream(&self, controller: &ConnectionHandle) -> Result<Channel, Status> {
         let cell = {
             let mut upstreams = self.upstreams.lock().unwrap_or_else(PoisonError::into_inner);
             let cell = upstreams.entry(controller.id()).or_insert_with(|| {
@@ -102,7 +102,7 @@ impl FrontService {
 }
 
 /// Drops the connection to the worker when the controller's has ended.
-async fn forget(upstreams: Arc<Mutex<Upstreams>>, mut controller: ConnectionEnd) {
+async fn forget(upstreams: Arc<Mutex<Upstreams>>, mut controller: ConnectionHandle) {
     controller.wait().await;
     upstreams.lock().unwrap_or_else(PoisonError::into_inner).remove(&controller.id());
 }
@@ -111,7 +111,7 @@ async fn forget(upstreams: Arc<Mutex<Upstreams>>, mut controller: ConnectionEnd)
 /// must reconnect, too.
 async fn connect(
     worker: Arc<Path>,
-    controller: ConnectionEnd,
+    controller: ConnectionHandle,
 ) -> Result<Channel, tonic::transport::Error> {
     let mut is_first = true;
     let connector = tower::service_fn(move |_: Uri| {

@@ -146,7 +146,7 @@ impl GenerateError {
 }
 
 /// What ended a wait.
-enum Woken {
+enum Wake {
     Deadline,
     Signal,
     StreamsEnded,
@@ -173,12 +173,12 @@ fn run(args: &Args) -> Result<(), GenerateError> {
     let mut deadline_ns = zero_ns + interval_ns;
     let interrupted = loop {
         match wait(&signals, &streams, deadline_ns)? {
-            Woken::Deadline => {
+            Wake::Deadline => {
                 print(&reporter.interval(&streams.counters()?, deadline_ns))?;
                 deadline_ns += interval_ns;
             }
-            Woken::Signal => break true,
-            Woken::StreamsEnded => break false,
+            Wake::Signal => break true,
+            Wake::StreamsEnded => break false,
         }
     };
     let end_ns = clock::now_ns();
@@ -193,11 +193,11 @@ fn run(args: &Args) -> Result<(), GenerateError> {
     print(&report::error(&error))
 }
 
-fn wait(signals: &SignalFd, streams: &Streams, deadline_ns: u64) -> Result<Woken, GenerateError> {
+fn wait(signals: &SignalFd, streams: &Streams, deadline_ns: u64) -> Result<Wake, GenerateError> {
     loop {
         let left = Duration::from_nanos(deadline_ns.saturating_sub(clock::now_ns()));
         if left.is_zero() {
-            return Ok(Woken::Deadline);
+            return Ok(Wake::Deadline);
         }
         let left = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
         let mut fds = [
@@ -210,10 +210,10 @@ fn wait(signals: &SignalFd, streams: &Streams, deadline_ns: u64) -> Result<Woken
             Err(error) => return Err(GenerateError::system("wait")(error)),
         }
         if !fds[0].revents().is_empty() {
-            return Ok(Woken::Signal);
+            return Ok(Wake::Signal);
         }
         if !fds[1].revents().is_empty() && streams.all_ended() {
-            return Ok(Woken::StreamsEnded);
+            return Ok(Wake::StreamsEnded);
         }
     }
 }

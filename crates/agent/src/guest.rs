@@ -32,7 +32,7 @@ pub const TASK: &str = "/lab/task.pb";
 /// The path of this program in the guest.
 pub const AGENT: &str = "/bin/ccbench-agent";
 /// Time limit of a call to a node, in guest time.
-const CALL_LIMIT: Duration = Duration::from_secs(60);
+const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Limit of events that wait between the nodes' streams and the port.
 const EVENTS_WAITING: usize = 4096;
 
@@ -40,7 +40,7 @@ const EVENTS_WAITING: usize = 4096;
 pub fn main() -> ! {
     if let Err(error) = machine::mount_all().and_then(|()| machine::load_modules()) {
         message(format_args!("ccbench guest: {error}"));
-        machine::off();
+        machine::power_off();
     }
     if !Path::new(TASK).exists() {
         machine::shell();
@@ -48,11 +48,11 @@ pub fn main() -> ! {
     if let Err(error) = run() {
         message(format_args!("ccbench guest: {error}"));
     }
-    machine::off()
+    machine::power_off()
 }
 
 fn run() -> std::io::Result<()> {
-    let mut port = Port { to: machine::port()?, buffer: Vec::new() };
+    let mut port = SerialPort { to: machine::port()?, buffer: Vec::new() };
     let task = wire::LabTask::decode(std::fs::read(TASK)?.as_slice())
         .map_err(|e| std::io::Error::other(format!("{TASK}: {e}")))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -68,12 +68,12 @@ struct Failure {
 }
 
 /// The one-way port.
-struct Port {
+struct SerialPort {
     to: File,
     buffer: Vec<u8>,
 }
 
-impl Port {
+impl SerialPort {
     fn emit(&mut self, of: Of) -> std::io::Result<()> {
         self.buffer.clear();
         wire::LabMessage { of: Some(of) }
@@ -83,9 +83,9 @@ impl Port {
     }
 }
 
-async fn trial(task: &wire::LabTask, port: &mut Port) -> std::io::Result<()> {
+async fn trial(task: &wire::LabTask, port: &mut SerialPort) -> std::io::Result<()> {
     let mut nodes = Nodes::default();
-    let failed = conduct(task, &mut nodes, port).await?;
+    let failed = run_trial(task, &mut nodes, port).await?;
     if let Some(Failure { node, step, reason, impossible }) = failed {
         let step = step.into();
         port.emit(Of::Failed(wire::LabFailed { node, step, reason, impossible }))?;
@@ -108,10 +108,10 @@ struct Nodes {
 }
 
 /// Runs the trial. `Ok(Some(..))`: the trial failed but the port works. `Err`: the port failed.
-async fn conduct(
+async fn run_trial(
     task: &wire::LabTask,
     nodes: &mut Nodes,
-    port: &mut Port,
+    port: &mut SerialPort,
 ) -> std::io::Result<Option<Failure>> {
     match prepare(task, nodes, port).await? {
         Some(failure) => return Ok(Some(failure)),
@@ -160,7 +160,7 @@ fn ends_trial(message: &Of) -> bool {
 async fn prepare(
     task: &wire::LabTask,
     nodes: &mut Nodes,
-    port: &mut Port,
+    port: &mut SerialPort,
 ) -> std::io::Result<Option<Failure>> {
     let sockets = match testbed(&task.resolved_toml, nodes).await {
         Ok(sockets) => sockets,
@@ -209,7 +209,7 @@ enum BuildError {
         source: std::io::Error,
     },
     /// It took too long.
-    #[error("the testbed was not ready within {} s", CALL_LIMIT.as_secs())]
+    #[error("the testbed was not ready within {} s", CALL_TIMEOUT.as_secs())]
     Timeout,
     /// The testbed's process ended first.
     #[error("the testbed ended before it was ready")]
@@ -251,7 +251,7 @@ async fn testbed(plan: &str, nodes: &mut Nodes) -> Result<BTreeMap<String, PathB
     let _ = life_line.write_all(ccbench_proto::testbed::request(plan).as_bytes()).await;
     child.stdin = Some(life_line);
     nodes.testbed = Some(child);
-    let line = timeout(CALL_LIMIT, BufReader::new(out).lines().next_line()).await;
+    let line = timeout(CALL_TIMEOUT, BufReader::new(out).lines().next_line()).await;
     let line = line.map_err(|_| BuildError::Timeout)?;
     let line = line.map_err(BuildError::system("read the testbed's answer".to_owned()))?;
     let line = line.ok_or(BuildError::Ended)?;
@@ -293,14 +293,14 @@ async fn call<T>(
 ) -> Result<T, Failure> {
     let failed =
         |reason: String, impossible| Failure { node: node.to_owned(), step, reason, impossible };
-    match timeout(CALL_LIMIT, answer).await {
+    match timeout(CALL_TIMEOUT, answer).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
         Ok(Err(status)) => {
             use tonic::Code::{InvalidArgument, Unimplemented};
             let impossible = matches!(status.code(), InvalidArgument | Unimplemented);
             Err(failed(status.message().to_owned(), impossible))
         }
-        Err(_) => Err(failed(format!("no answer within {} s", CALL_LIMIT.as_secs()), false)),
+        Err(_) => Err(failed(format!("no answer within {} s", CALL_TIMEOUT.as_secs()), false)),
     }
 }
 

@@ -33,7 +33,7 @@ use tokio_rustls::rustls::{
 };
 
 /// Time limit of the exchange with the authority.
-const EXCHANGE_LIMIT: Duration = Duration::from_secs(20);
+const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(20);
 const KEY: &str = "node.key";
 const CERTIFICATE: &str = "node.pem";
 const AUTHORITY: &str = "ca.pem";
@@ -94,7 +94,7 @@ pub enum JoinError {
         source: io::Error,
     },
     /// It took too long.
-    #[error("{controller}: no answer within {} s", EXCHANGE_LIMIT.as_secs())]
+    #[error("{controller}: no answer within {} s", EXCHANGE_TIMEOUT.as_secs())]
     Timeout {
         /// The service.
         controller: String,
@@ -252,7 +252,7 @@ fn ask(args: &Args, key: &KeyPair) -> Result<JoinedNode, JoinError> {
     let runtime = runtime.map_err(setup("start the tokio runtime"))?;
     let provider = Arc::new(ring::default_provider());
     let other_authority = Arc::new(AtomicBool::new(false));
-    let verifier = OfToken {
+    let verifier = TokenVerifier {
         token: args.token.clone(),
         provider: Arc::clone(&provider),
         other_authority: Arc::clone(&other_authority),
@@ -265,7 +265,7 @@ fn ask(args: &Args, key: &KeyPair) -> Result<JoinedNode, JoinError> {
         .with_no_client_auth();
     let controller = args.controller.clone();
     let exchange = exchange(&controller, TlsConnector::from(Arc::new(config)), &request);
-    let exchange = async { tokio::time::timeout(EXCHANGE_LIMIT, exchange).await };
+    let exchange = async { tokio::time::timeout(EXCHANGE_TIMEOUT, exchange).await };
     match runtime.block_on(exchange) {
         Err(_) => Err(JoinError::Timeout { controller }),
         Ok(Err(_)) if other_authority.load(Ordering::Relaxed) => {
@@ -300,14 +300,14 @@ async fn exchange(
 
 /// Accepts a service that shows the token's authority and a certificate from it.
 #[derive(Debug)]
-struct OfToken {
+struct TokenVerifier {
     token: JoinToken,
     provider: Arc<CryptoProvider>,
     /// Set if the service showed another authority or none.
     other_authority: Arc<AtomicBool>,
 }
 
-impl ServerCertVerifier for OfToken {
+impl ServerCertVerifier for TokenVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -401,7 +401,7 @@ mod tests {
         let key = KeyPair::generate().unwrap();
         let verify = |name: &str, signer: &Ca, shown: &Ca| {
             let other_authority = Arc::new(AtomicBool::new(false));
-            let verifier = OfToken {
+            let verifier = TokenVerifier {
                 token: JoinToken::new(ca.der(), [1; 16]),
                 provider: Arc::new(ring::default_provider()),
                 other_authority: Arc::clone(&other_authority),

@@ -14,12 +14,12 @@ use nix::sys::signal::SigSet;
 use rustix::fs::{Mode, OFlags};
 
 use crate::cgroup;
-use crate::testbed::child::{EnterError, tie_to_parent};
+use crate::testbed::child::{ChildSetupError, tie_to_parent};
 use ccbench_io::console::message;
 
 mod privileges;
 
-use privileges::{Identity, IdentityError};
+use privileges::{Credentials, CredentialsError};
 
 /// `ccbench-agent launch`
 #[derive(Debug, Clone, clap::Args)]
@@ -36,7 +36,7 @@ pub struct Args {
     /// The user that an unprivileged program runs as if this process is root: a name, UID or UID:GID
     /// [default: ccbench-traffic if there is such a user, else nobody]
     #[arg(long, value_name = "USER", env = USER_VARIABLE)]
-    pub user: Option<Identity>,
+    pub user: Option<Credentials>,
     /// Keep CAP_NET_ADMIN, for a congestion control that is not in net.ipv4.tcp_allowed_congestion_control
     #[arg(long, requires = "unprivileged")]
     pub net_admin: bool,
@@ -53,19 +53,19 @@ pub const USER_VARIABLE: &str = "CCBENCH_TRAFFIC_USER";
 ///
 /// # Errors
 /// [`USER_VARIABLE`] names no user.
-pub fn traffic_user() -> Result<Option<String>, IdentityError> {
-    Ok(traffic_identity()?.map(|identity| identity.to_string()))
+pub fn traffic_user() -> Result<Option<String>, CredentialsError> {
+    Ok(traffic_credentials()?.map(|identity| identity.to_string()))
 }
 
 /// Whether this process's traffic runs as this user, and not as the user of this process.
 pub fn is_traffic_user(uid: u32) -> bool {
     // If the user cannot be determined, no traffic is started.
-    traffic_identity().is_ok_and(|identity| identity.is_some_and(|traffic| traffic.uid() == uid))
+    traffic_credentials().is_ok_and(|identity| identity.is_some_and(|traffic| traffic.uid() == uid))
 }
 
-fn traffic_identity() -> Result<Option<Identity>, IdentityError> {
+fn traffic_credentials() -> Result<Option<Credentials>, CredentialsError> {
     let given = std::env::var_os(USER_VARIABLE);
-    let given = given.map(|user| user.to_string_lossy().parse::<Identity>()).transpose()?;
+    let given = given.map(|user| user.to_string_lossy().parse::<Credentials>()).transpose()?;
     Ok(Some(given.unwrap_or_default()).filter(|identity| identity.is_usable(None)))
 }
 
@@ -81,7 +81,7 @@ const NOT_STARTED: u8 = 126;
 ///
 /// # Errors
 /// The parent has ended, or this process could not be tied to it.
-pub fn main(args: &Args) -> Result<u8, EnterError> {
+pub fn main(args: &Args) -> Result<u8, ChildSetupError> {
     tie_to_parent(args.parent)?;
     // The limits of the agent's own group would distort the traffic, so start nothing there.
     if let Some(group) = &args.cgroup
@@ -108,7 +108,7 @@ pub fn main(args: &Args) -> Result<u8, EnterError> {
     // The kernel clears the parent-death signal when a process changes its user.
     tie_to_parent(args.parent)?;
     let folder = privileges::temporary_folder();
-    Ok(become_program(&args.command, program.as_ref(), folder.as_deref()))
+    Ok(exec_program(&args.command, program.as_ref(), folder.as_deref()))
 }
 
 /// Opens the program's file: at its path, or the first match in PATH.
@@ -130,7 +130,7 @@ fn open_program(program: &OsStr) -> Option<File> {
 
 /// Executes `command`, by descriptor if its path is no longer accessible. Returns the exit code if that fails.
 #[expect(clippy::disallowed_methods, reason = "starts the launched command")]
-fn become_program(command: &[OsString], program: Option<&File>, folder: Option<&Path>) -> u8 {
+fn exec_program(command: &[OsString], program: Option<&File>, folder: Option<&Path>) -> u8 {
     let Some((name, arguments)) = command.split_first() else {
         message("ccbench-agent: no command was given");
         return NOT_STARTED;
@@ -142,13 +142,13 @@ fn become_program(command: &[OsString], program: Option<&File>, folder: Option<&
     }
     let error = path.exec();
     match program.filter(|_| error.kind() == ErrorKind::PermissionDenied) {
-        Some(program) => failed(name, &by_descriptor(command, program, folder)),
+        Some(program) => failed(name, &exec_descriptor(command, program, folder)),
         None => failed(name, &error),
     }
 }
 
 /// Executes the open file `program`. Returns the error.
-fn by_descriptor(command: &[OsString], program: &File, folder: Option<&Path>) -> io::Error {
+fn exec_descriptor(command: &[OsString], program: &File, folder: Option<&Path>) -> io::Error {
     let folder = folder.map(|folder| ("TMPDIR".into(), folder.as_os_str().to_owned()));
     let kept = std::env::vars_os().filter(|(name, _)| folder.is_none() || name != "TMPDIR");
     let entry = |(name, value): (OsString, OsString)| [name, value].join(OsStr::new("="));
@@ -170,7 +170,7 @@ fn by_descriptor(command: &[OsString], program: &File, folder: Option<&Path>) ->
 
 /// Executes `command`, whose first word is the program. Returns the exit code if that fails.
 pub(crate) fn exec(command: &[OsString]) -> u8 {
-    become_program(command, None, None)
+    exec_program(command, None, None)
 }
 
 /// Prints why a program was not started, and returns the exit code.

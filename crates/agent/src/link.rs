@@ -7,13 +7,13 @@ use nix::sys::signal::Signal;
 
 mod addresses;
 pub mod args;
-mod between;
+mod bridge;
 mod control;
 mod egress;
 mod error;
-mod net;
 mod output;
 mod report;
+mod rtnl;
 mod session;
 mod shell;
 mod signals;
@@ -30,12 +30,12 @@ use egress::Egress;
 use output::Output;
 use session::{Direction, LinkSession};
 use shell::Shell;
-use signals::{Caught, Signals};
+use signals::{ReceivedSignal, Signals};
 use spec::Spec;
 
 /// The form of the command line.
 enum Form<'a> {
-    Between(&'a str, &'a str),
+    Bridge(&'a str, &'a str),
     Egress(&'a str),
     Shell,
 }
@@ -44,7 +44,7 @@ impl<'a> Form<'a> {
     /// Returns the interfaces of this machine that the link uses, with their flags.
     fn interfaces(&self) -> Vec<(&'static str, &'a str)> {
         match *self {
-            Self::Between(left, right) => vec![("--left", left), ("--right", right)],
+            Self::Bridge(left, right) => vec![("--left", left), ("--right", right)],
             Self::Egress(dev) => vec![("--dev", dev)],
             Self::Shell => Vec::new(),
         }
@@ -79,15 +79,15 @@ fn run(args: &Args) -> Result<u8, LinkError> {
     // Opened before any thread starts, so that all threads inherit the blocked signals.
     let signals = Signals::open()?;
     match form {
-        Form::Between(left, right) => between_two(args, (left, right), &spec, output, &signals),
-        Form::Egress(dev) => egress_of(args, dev, &spec, output, &signals),
-        Form::Shell => around_command(args, &spec, output, &signals),
+        Form::Bridge(left, right) => run_bridge(args, (left, right), &spec, output, &signals),
+        Form::Egress(dev) => run_egress(args, dev, &spec, output, &signals),
+        Form::Shell => run_shell(args, &spec, output, &signals),
     }
 }
 
 fn form(args: &Args) -> Result<Form<'_>, FormError> {
     let form = match (&args.left, &args.right, &args.dev, args.command.is_empty()) {
-        (Some(left), Some(right), None, true) => Form::Between(left, right),
+        (Some(left), Some(right), None, true) => Form::Bridge(left, right),
         (None, None, Some(dev), true) => Form::Egress(dev),
         (None, None, None, false) => Form::Shell,
         (_, _, _, false) => return Err(FormError::CommandWithInterfaces),
@@ -108,7 +108,7 @@ fn keep_awake(args: &Args, output: &Output) -> Option<KeepAwake> {
 }
 
 /// Ends the link at SIGINT or SIGTERM.
-fn until_asked(caught: Caught) -> Option<u8> {
+fn stop_on_signal(caught: ReceivedSignal) -> Option<u8> {
     (caught.signal != Signal::SIGCHLD).then_some(0)
 }
 
@@ -118,24 +118,24 @@ fn log_all(output: &Output, directions: &[Direction]) {
     }
 }
 
-fn between_two(
+fn run_bridge(
     args: &Args,
     (left, right): (&str, &str),
     spec: &Spec,
     output: Output,
     signals: &Signals,
 ) -> Result<u8, LinkError> {
-    let (_locks, warnings) = between::take(left, right)?;
+    let (_locks, warnings) = bridge::take(left, right)?;
     for warning in warnings {
         output.log(&format!("warning: {warning}"));
     }
-    let directions = between::join((left, right), (left, right), spec)?;
+    let directions = bridge::join((left, right), (left, right), spec)?;
     let _awake = keep_awake(args, &output);
     log_all(&output, &directions);
-    LinkSession::begin(args, directions, output)?.run(signals, until_asked)
+    LinkSession::begin(args, directions, output)?.run(signals, stop_on_signal)
 }
 
-fn egress_of(
+fn run_egress(
     args: &Args,
     dev: &str,
     spec: &Spec,
@@ -146,17 +146,12 @@ fn egress_of(
     let _awake = keep_awake(args, &output);
     let directions = vec![direction];
     log_all(&output, &directions);
-    let code = LinkSession::begin(args, directions, output)?.run(signals, until_asked)?;
+    let code = LinkSession::begin(args, directions, output)?.run(signals, stop_on_signal)?;
     let left = egress.close().failed;
     if left.is_empty() { Ok(code) } else { Err(LinkError::NotRestored { left }) }
 }
 
-fn around_command(
-    args: &Args,
-    spec: &Spec,
-    output: Output,
-    signals: &Signals,
-) -> Result<u8, LinkError> {
+fn run_shell(args: &Args, spec: &Spec, output: Output, signals: &Signals) -> Result<u8, LinkError> {
     let rootless = args.rootless || !shell::may_make_namespaces();
     if rootless {
         userns::isolate(true)?;
@@ -169,7 +164,7 @@ fn around_command(
     if let Some(text) = &args.outside {
         shell.start_server(text)?;
     }
-    let directions = between::join((shell::OUTER, shell::INNER), ("outside", "command"), spec)?;
+    let directions = bridge::join((shell::OUTER, shell::INNER), ("outside", "command"), spec)?;
     let _awake = keep_awake(args, &output);
     log_all(&output, &directions);
     output.log(&shell.describe());

@@ -24,9 +24,9 @@ use crate::sockets::module_loader::{self, Answer, MAX_LINE_BYTES, Request};
 use crate::sockets::sysfs;
 
 /// A socket-activated loader ends when it has had no request for this long.
-const IDLE_LIMIT: Duration = Duration::from_secs(60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for a request to arrive.
-const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// `MODULE_NAME_LEN` of 64-bit kernels, without the NUL.
 const MAX_NAME_BYTES: usize = 55;
 
@@ -46,7 +46,7 @@ pub fn main(args: &LoaderArgs) -> Result<(), AgentError> {
             // The socket's creator may have made it non-blocking.
             let waits = listener.set_nonblocking(false);
             let limited =
-                waits.and_then(|()| SockRef::from(&listener).set_read_timeout(Some(IDLE_LIMIT)));
+                waits.and_then(|()| SockRef::from(&listener).set_read_timeout(Some(IDLE_TIMEOUT)));
             limited.map_err(AgentError::system("limit the wait for requests"))?;
             listener
         }
@@ -92,8 +92,8 @@ impl Policy {
     }
 
     fn serve_one(&self, mut stream: &UnixStream) -> io::Result<()> {
-        stream.set_read_timeout(Some(REQUEST_LIMIT))?;
-        stream.set_write_timeout(Some(REQUEST_LIMIT))?;
+        stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
+        stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
         let uid = getsockopt(stream, sockopt::PeerCredentials)?.uid();
         let own = rustix::process::geteuid().as_raw();
         let received = match uid == 0 || uid == own {

@@ -47,7 +47,7 @@ enum MainError {
     Testbed(#[from] TestbedError),
     /// `launch`.
     #[error(transparent)]
-    Launch(#[from] child::EnterError),
+    Launch(#[from] child::ChildSetupError),
     /// `enter`.
     #[error(transparent)]
     Enter(#[from] enter::EnterError),
@@ -67,7 +67,7 @@ enum MainError {
 enum ServeError {
     /// The process could not be tied to its parent or enter its namespace.
     #[error(transparent)]
-    Enter(#[from] child::EnterError),
+    Enter(#[from] child::ChildSetupError),
     /// The tokio runtime could not be set up.
     #[error("{op}: {source}")]
     Runtime {
@@ -111,7 +111,7 @@ enum CleanError {
 enum UndoError {
     /// The namespace that `--netns` names could not be entered.
     #[error(transparent)]
-    Enter(#[from] child::EnterError),
+    Enter(#[from] child::ChildSetupError),
     /// The journal of the dead agent could not be used.
     #[error(transparent)]
     Journal(#[from] JournalError),

@@ -12,11 +12,11 @@ pub(crate) fn privileges() -> Privileges {
 
 /// Whether every user of this machine has a UID in this process's user namespace.
 pub(crate) fn in_initial_user_namespace() -> bool {
-    whole_machine(&std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default())
+    maps_all_uids(&std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default())
 }
 
 /// Whether the map is that of the initial user namespace, which maps every UID to itself.
-fn whole_machine(uid_map: &str) -> bool {
+fn maps_all_uids(uid_map: &str) -> bool {
     let numbers: Vec<u64> = uid_map.split_whitespace().filter_map(|n| n.parse().ok()).collect();
     numbers == [0, 0, u64::from(u32::MAX)]
 }
@@ -27,8 +27,8 @@ mod tests {
 
     #[test]
     fn only_the_initial_user_namespace_maps_everybody() {
-        assert!(whole_machine("         0          0 4294967295\n"));
-        assert!(!whole_machine("         0       1000          1\n"));
-        assert!(!whole_machine(""));
+        assert!(maps_all_uids("         0          0 4294967295\n"));
+        assert!(!maps_all_uids("         0       1000          1\n"));
+        assert!(!maps_all_uids(""));
     }
 }

@@ -21,7 +21,7 @@ use crate::args::{FrontArgs, Listen, LocalListen, MachineArgs, ServeArgs, Worker
 use crate::audit::{self, Audit};
 use crate::boot_loader::Boot;
 use crate::error::AgentError;
-use crate::executor::{self, Handle, Parts};
+use crate::executor::{self, Dependencies, Handle};
 use crate::flow::FlowSource;
 use crate::flow::process::Generators;
 use crate::front::FrontService;
@@ -215,10 +215,10 @@ impl Node {
             tracing::warn!(note);
         }
         let generators = Arc::new(Generators::in_group(group.clone()));
-        let executor = executor::spawn(Parts {
+        let executor = executor::spawn(Dependencies {
             interfaces: Arc::new(Machine),
             source: Arc::clone(&generators) as Arc<dyn FlowSource>,
-            sampler: ccbench_collector::pick,
+            sampler: ccbench_collector::default_sampler,
             acks: ccbench_collector::acks::open,
             undo,
             generation_file,
@@ -313,7 +313,7 @@ async fn serve_tcp<S: Agent>(
     let bound = listener.local_addr().map_err(|e| refused(e.to_string()))?;
     tracing::info!(address = %bound, tls = trust.is_some(), "listening");
     if bound.ip().is_unspecified() {
-        let open = match &open_addresses(bound)[..] {
+        let open = match &reachable_addresses(bound)[..] {
             // The front's systemd unit permits no netlink socket.
             [] => String::new(),
             found => format!(" ({})", found.join(" ")),
@@ -350,7 +350,7 @@ fn keepalive(server: Server) -> Server {
 }
 
 /// Returns the non-loopback addresses at which a socket bound to all addresses is reachable now.
-fn open_addresses(bound: SocketAddr) -> Vec<String> {
+fn reachable_addresses(bound: SocketAddr) -> Vec<String> {
     let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
     let mut found: Vec<String> = interfaces
         .filter_map(|interface| {

@@ -8,7 +8,7 @@ use ccbench_shaper::ShaperError;
 use futures_util::{Stream, StreamExt as _};
 use tonic::{Code, Request, Response, Status};
 
-use crate::accept::ConnectionEnd;
+use crate::accept::ConnectionHandle;
 use crate::audit::note_run;
 use crate::boot_loader::BootError;
 use crate::clock;
@@ -52,7 +52,7 @@ impl wire::agent_server::Agent for AgentService {
         (info.generation, info.last_run_id) = (generation, last_run_id);
         let note = |left| format!("takes no trial until this change is undone: {left}");
         info.notes.extend(not_undone.into_iter().map(note));
-        let client = request.extensions().get::<ConnectionEnd>();
+        let client = request.extensions().get::<ConnectionHandle>();
         if client.is_some_and(|client| client.identity().is_unscoped) {
             info.notes.push(UNSCOPED.to_owned());
         }
@@ -73,7 +73,7 @@ impl wire::agent_server::Agent for AgentService {
         &self,
         request: Request<tonic::Streaming<wire::FileChunk>>,
     ) -> Result<Response<wire::PutFileReply>, Status> {
-        let Some(connection) = request.extensions().get::<ConnectionEnd>().cloned() else {
+        let Some(connection) = request.extensions().get::<ConnectionHandle>().cloned() else {
             return Err(Status::internal("the request has no connection (a bug in ccbench)"));
         };
         let sha256 = self.files.receive(request.into_inner(), connection).await?;
@@ -84,7 +84,7 @@ impl wire::agent_server::Agent for AgentService {
         &self,
         request: Request<wire::PrepareRequest>,
     ) -> Result<Response<wire::CheckReply>, Status> {
-        let controller = request.extensions().get::<ConnectionEnd>().cloned();
+        let controller = request.extensions().get::<ConnectionHandle>().cloned();
         note_run(&request, &request.get_ref().run_id);
         let checked = self.executor.check(request.into_inner(), controller).await;
         checked.map(|()| Response::new(wire::CheckReply {})).map_err(|error| {
@@ -100,7 +100,7 @@ impl wire::agent_server::Agent for AgentService {
         &self,
         request: Request<wire::PrepareRequest>,
     ) -> Result<Response<wire::PrepareReply>, Status> {
-        let controller = request.extensions().get::<ConnectionEnd>().cloned();
+        let controller = request.extensions().get::<ConnectionHandle>().cloned();
         note_run(&request, &request.get_ref().run_id);
         let mut request = request.into_inner();
         files::resolve(&self.files, &mut request)?;
@@ -115,7 +115,7 @@ impl wire::agent_server::Agent for AgentService {
         request: Request<wire::RunRequest>,
     ) -> Result<Response<Self::RunStream>, Status> {
         note_run(&request, &self.executor.status().last_run_id);
-        let connection = request.extensions().get::<ConnectionEnd>().map(ConnectionEnd::id);
+        let connection = request.extensions().get::<ConnectionHandle>().map(ConnectionHandle::id);
         let events = self.executor.run(request.into_inner(), connection).await;
         let events = events.map_err(|e| status(&e))?;
         let events = tokio_stream::wrappers::ReceiverStream::new(events);
@@ -135,7 +135,7 @@ impl wire::agent_server::Agent for AgentService {
         &self,
         request: Request<wire::RebootRequest>,
     ) -> Result<Response<wire::RebootReply>, Status> {
-        let controller = request.extensions().get::<ConnectionEnd>().cloned();
+        let controller = request.extensions().get::<ConnectionHandle>().cloned();
         note_run(&request, &request.get_ref().run_id);
         let reply = self.executor.reboot(request.into_inner(), controller).await;
         reply.map(Response::new).map_err(|e| status(&e))

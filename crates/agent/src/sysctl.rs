@@ -80,7 +80,7 @@ pub fn read(name: &str) -> Result<String, SysctlError> {
 /// The name is refused, or the kernel has no such sysctl.
 pub fn save(name: &str) -> Result<Vec<Saved>, SysctlError> {
     let of = |name: String| read(&name).map(|before| Saved { name, before });
-    let along = changed_along(&path_of(name)?, Path::new("/proc/sys"));
+    let along = dependent_sysctls(&path_of(name)?, Path::new("/proc/sys"));
     // An unreadable one (an interface with an odd name) is left to the kernel, which changes it back along with `name`.
     let mut saved: Vec<Saved> = along.into_iter().filter_map(|other| of(other).ok()).collect();
     saved.push(of(name.to_owned())?);
@@ -88,7 +88,7 @@ pub fn save(name: &str) -> Result<Vec<Saved>, SysctlError> {
 }
 
 /// Returns the sysctls in the reverse of the order in which to restore them: the interfaces, then `default`, then `all`.
-fn changed_along(path: &Path, root: &Path) -> Vec<String> {
+fn dependent_sysctls(path: &Path, root: &Path) -> Vec<String> {
     let Ok(name) = path.strip_prefix("/proc/sys/net") else { return Vec::new() };
     let parts: Vec<&str> = name.iter().filter_map(|part| part.to_str()).collect();
     let (version, key) = match parts[..] {
@@ -213,7 +213,7 @@ mod tests {
         for dev in ["all", "default", "eth0.5"] {
             std::fs::create_dir_all(root.path().join("net/ipv4/conf").join(dev)).unwrap();
         }
-        let along = |name: &str| changed_along(&path_of(name).unwrap(), root.path());
+        let along = |name: &str| dependent_sysctls(&path_of(name).unwrap(), root.path());
         let of = |dev: &str, key: &str| format!("net/ipv4/conf/{dev}/{key}");
         assert_eq!(
             along("net.ipv4.conf.default.rp_filter"),

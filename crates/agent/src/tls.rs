@@ -59,11 +59,11 @@ struct Loaded {
     own: Arc<dyn ResolvesServerCert>,
     /// Counts reloads.
     version: u64,
-    stamps: Vec<Option<Stamp>>,
+    file_versions: Vec<Option<FileVersion>>,
 }
 
 /// Identifies a version of a file: inode, length, and mtime in seconds and nanoseconds.
-type Stamp = (u64, u64, i64, i64);
+type FileVersion = (u64, u64, i64, i64);
 
 /// The certificate of a connection, and when it was last verified.
 #[derive(Debug)]
@@ -103,8 +103,8 @@ impl Trust {
         };
         let (cert, key, ca) = (cert.clone(), key.clone(), ca.clone());
         let files = Files { cert, key, ca, crl: args.tls_crl.clone() };
-        let stamps = files.stamps();
-        let current = RwLock::new(files.load(files.own()?, 1, stamps)?);
+        let file_versions = files.file_versions();
+        let current = RwLock::new(files.load(files.own()?, 1, file_versions)?);
         let loads = watch::Sender::new(());
         Ok(Some(Self(Arc::new(Inner { files, current, loads }))))
     }
@@ -157,12 +157,12 @@ impl Trust {
     pub fn reload(&self) {
         let previous = self.current();
         // Taken before the files are read, so that a change during the reads is noticed later.
-        let stamps = self.0.files.stamps();
+        let file_versions = self.0.files.file_versions();
         let (own, kept) = match self.0.files.own() {
             Ok(own) => (own, None),
             Err(error) => (previous.own, Some(error)),
         };
-        match self.0.files.load(own, previous.version + 1, stamps.clone()) {
+        match self.0.files.load(own, previous.version + 1, file_versions.clone()) {
             Ok(loaded) => {
                 *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = loaded;
                 self.0.loads.send_replace(());
@@ -178,7 +178,7 @@ impl Trust {
                 tracing::error!(%error, "the previous certificates stay in force");
                 // Do not retry until the files change again.
                 let mut current = self.0.current.write().unwrap_or_else(PoisonError::into_inner);
-                current.stamps = stamps;
+                current.file_versions = file_versions;
             }
         }
     }
@@ -189,7 +189,7 @@ impl Trust {
             tokio::select! {
                 Some(()) = hangup.recv() => self.reload(),
                 () = tokio::time::sleep(WATCH_INTERVAL) => {
-                    if self.current().stamps != self.0.files.stamps() {
+                    if self.current().file_versions != self.0.files.file_versions() {
                         self.reload();
                     }
                 }
@@ -216,7 +216,7 @@ impl Files {
         &self,
         own: Arc<dyn ResolvesServerCert>,
         version: u64,
-        stamps: Vec<Option<Stamp>>,
+        file_versions: Vec<Option<FileVersion>>,
     ) -> Result<Loaded, AgentError> {
         let mut authority = RootCertStore::empty();
         for certificate in certificates("authority", &self.ca)? {
@@ -232,7 +232,7 @@ impl Files {
             .with_cert_resolver(Arc::clone(&own));
         config.alpn_protocols = vec![b"h2".to_vec()];
         let acceptor = TlsAcceptor::from(Arc::new(config));
-        Ok(Loaded { acceptor, verifier, own, version, stamps })
+        Ok(Loaded { acceptor, verifier, own, version, file_versions })
     }
 
     /// Returns the node's own certificate with its key.
@@ -245,13 +245,13 @@ impl Files {
         Ok(Arc::new(SingleCertAndKey::from(own)))
     }
 
-    fn stamps(&self) -> Vec<Option<Stamp>> {
+    fn file_versions(&self) -> Vec<Option<FileVersion>> {
         let files = [Some(&self.cert), Some(&self.key), Some(&self.ca), self.crl.as_ref()];
-        files.into_iter().flatten().map(|file| stamp(file)).collect()
+        files.into_iter().flatten().map(|file| file_version(file)).collect()
     }
 }
 
-fn stamp(file: &Path) -> Option<Stamp> {
+fn file_version(file: &Path) -> Option<FileVersion> {
     let file = std::fs::metadata(file).ok()?;
     Some((file.ino(), file.len(), file.mtime(), file.mtime_nsec()))
 }

@@ -150,7 +150,7 @@ impl Undo {
         state_dir: &Path,
         netns: Option<&Path>,
     ) -> Result<(Self, Outcome), JournalError> {
-        Self::open_with(state_dir, &Machine, Namespaces::here(netns))
+        Self::open_with(state_dir, &Machine, Namespaces::of_thread(netns))
     }
 
     fn open_with(
@@ -250,7 +250,7 @@ pub fn roll_back(
     netns: Option<&Path>,
     discard: Discard,
 ) -> Result<Outcome, JournalError> {
-    let namespaces = netns.map_or_else(|| Namespaces::here(None), Namespaces::only_here);
+    let namespaces = netns.map_or_else(|| Namespaces::of_thread(None), Namespaces::of_thread_only);
     roll_back_with(state_dir, &Machine, namespaces, discard)
 }
 
@@ -277,7 +277,7 @@ fn undo_recorded(
     let (mut outcome, mut left) = (Outcome::default(), Vec::new());
     for group in recorded.chunk_by(|one, next| one.netns == next.netns).rev() {
         let netns = group.first().and_then(|one| one.netns.as_ref());
-        match namespaces.within(netns, || undo_here(group, interfaces)) {
+        match namespaces.run_in(netns, || undo_here(group, interfaces)) {
             Ok((of_group, kept)) => {
                 outcome.merge(of_group);
                 left.extend(kept);

@@ -376,19 +376,20 @@ async fn every_core_can_be_registered() {
 fn kernel_refusals_are_reported_and_nothing_stays() {
     let _turn = Turn::beside_blocking();
     use ccbench_agent::sockets::journal::Journal;
-    use ccbench_agent::sockets::struct_ops::{Wanted, register};
+    use ccbench_agent::sockets::struct_ops::{InstanceSpec, register};
     let (_, core) = ccbench_proto::cc::scheme("vegas").unwrap();
     let params: Vec<(String, u32)> =
         core.params.iter().map(|p| (p.name.clone(), p.default)).collect();
     let name = format!("r{}", std::process::id());
-    let good = Wanted { core, kernel_name: &name, params: &params, flags: 1, netns_cookie: None };
-    let refused = |wanted: &Wanted<'_>| {
+    let good =
+        InstanceSpec { core, kernel_name: &name, params: &params, flags: 1, netns_cookie: None };
+    let refused = |wanted: &InstanceSpec<'_>| {
         let error = register(wanted, &mut Journal::default());
         error.expect_err("the kernel refuses it").to_string()
     };
-    let why = refused(&Wanted { flags: 1 << 31, ..good.clone() });
+    let why = refused(&InstanceSpec { flags: 1 << 31, ..good.clone() });
     assert!(why.contains("`via = \"module\"`"), "{why}");
-    let why = refused(&Wanted { kernel_name: "a!b", ..good.clone() });
+    let why = refused(&InstanceSpec { kernel_name: "a!b", ..good.clone() });
     assert!(!why.is_empty() && !available().iter().any(|n| n == "a!b"), "{why}");
     assert!(!available().contains(&name));
     let held = register(&good, &mut Journal::default()).unwrap();

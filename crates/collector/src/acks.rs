@@ -9,10 +9,10 @@ use ccbench_proto::wire::{self, run_event::Of};
 use crate::FlowPorts;
 
 mod abi;
+pub mod batcher;
 #[cfg(feature = "ebpf")]
 mod bpf;
 mod error;
-pub mod gather;
 pub mod record;
 
 pub use error::AcksError;
@@ -62,7 +62,7 @@ pub trait AckSource: Send {
     fn drain(&mut self, now_ns: u64, all: bool, into: &mut Vec<Of>);
     /// Counts a batch from [`AckSource::drain`] that could not be sent: rows as refused (`refused_rows`), events as lost
     /// (`lost_events`).
-    fn refused(&mut self, of: &Of);
+    fn count_refused(&mut self, of: &Of);
     /// Returns the counts of each socket: rows sent, lost in the ring, and [refused](AckSource::refused); events sent and lost.
     fn counts(&mut self, at_ns: u64) -> Vec<wire::AckCount>;
     /// Returns the time between calls of [`AckSource::drain`].

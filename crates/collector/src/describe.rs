@@ -97,7 +97,7 @@ pub fn describe(info: &mut NodeInfo) {
             info.sysctls.insert(name.to_owned(), value);
         }
     }
-    match why_no_ebpf() {
+    match ebpf_unavailable_reason() {
         None => info.can_ebpf = true,
         Some(reason) => {
             info.can_ebpf = false;
@@ -158,7 +158,7 @@ fn cpu_model(cpuinfo: &str) -> String {
 }
 
 /// Returns why tracing programs cannot be loaded here, with a hint; `None` if they can.
-fn why_no_ebpf() -> Option<&'static str> {
+fn ebpf_unavailable_reason() -> Option<&'static str> {
     if fs::metadata("/sys/kernel/btf/vmlinux").is_err() {
         return Some("this kernel has no /sys/kernel/btf/vmlinux (needs CONFIG_DEBUG_INFO_BTF)");
     }

@@ -23,26 +23,26 @@ pub struct HostSampler {
     softnet: ProcFile,
     snmp: ProcFile,
     nics: ProcFile,
-    own: ProcFile,
+    process: ProcFile,
     text: Vec<u8>,
     ticks_per_s: u64,
     page_bytes: u64,
     before: Counters,
     last_at_ns: Option<u64>,
     last_cpu: CpuShares,
-    awake: Awake,
+    awake: KeptAwakeBy,
 }
 
 /// Which process keeps the CPUs from idling with niced threads. Their time counts as idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Awake {
+pub enum KeptAwakeBy {
     /// None.
     #[default]
-    No,
+    Nobody,
     /// Another process.
-    ByAnother,
+    OtherProcess,
     /// The sampled process itself.
-    ByThis,
+    ThisProcess,
 }
 
 /// All cumulative counters at one point in time.
@@ -52,7 +52,7 @@ struct Counters {
     softnet: Softnet,
     retrans_segs: u64,
     nics: NicDrops,
-    own: ProcessUsage,
+    process: ProcessUsage,
 }
 
 /// Shares of the time of all CPUs, in percent.
@@ -78,14 +78,14 @@ impl HostSampler {
             softnet: ProcFile::open("/proc/thread-self/net/softnet_stat")?,
             snmp: ProcFile::open("/proc/thread-self/net/snmp")?,
             nics: ProcFile::open("/proc/thread-self/net/dev")?,
-            own: ProcFile::open(&format!("/proc/{pid}/stat"))?,
+            process: ProcFile::open(&format!("/proc/{pid}/stat"))?,
             text: vec![0; 16 * 1024],
             ticks_per_s: positive_sysconf(SysconfVar::CLK_TCK, 100),
             page_bytes: positive_sysconf(SysconfVar::PAGE_SIZE, 4096),
             before: Counters::default(),
             last_at_ns: None,
             last_cpu: CpuShares::IDLE,
-            awake: Awake::No,
+            awake: KeptAwakeBy::Nobody,
         };
         sampler.before = sampler.read()?;
         Ok(sampler)
@@ -93,7 +93,7 @@ impl HostSampler {
 
     /// Sets which process's keep-awake threads count as idle.
     #[must_use]
-    pub fn awake(self, awake: Awake) -> Self {
+    pub fn awake(self, awake: KeptAwakeBy) -> Self {
         Self { awake, ..self }
     }
 
@@ -109,14 +109,15 @@ impl HostSampler {
         let gap_ns = self.last_at_ns.map_or(0, |last_at_ns| at_ns.saturating_sub(last_at_ns));
         self.last_at_ns = Some(at_ns);
         // Keep the previous shares if no tick passed in between.
-        let shares = CpuShares::between(&before.cpu, &now.cpu, self.awake != Awake::No);
+        let shares = CpuShares::between(&before.cpu, &now.cpu, self.awake != KeptAwakeBy::Nobody);
         let shares = shares.unwrap_or(self.last_cpu);
         self.last_cpu = shares;
         let awake_ticks = match self.awake {
-            Awake::ByThis => now.cpu.all.since(&before.cpu.all).nice,
-            Awake::No | Awake::ByAnother => 0,
+            KeptAwakeBy::ThisProcess => now.cpu.all.since(&before.cpu.all).nice,
+            KeptAwakeBy::Nobody | KeptAwakeBy::OtherProcess => 0,
         };
-        let own_ticks = now.own.ticks.saturating_sub(before.own.ticks).saturating_sub(awake_ticks);
+        let own_ticks =
+            now.process.ticks.saturating_sub(before.process.ticks).saturating_sub(awake_ticks);
         Ok(HostSample {
             at_ns,
             gap_ns,
@@ -132,7 +133,7 @@ impl HostSampler {
             nic_tx_dropped: now.nics.tx.saturating_sub(before.nics.tx),
             tcp_retrans_segs: now.retrans_segs.saturating_sub(before.retrans_segs),
             agent_cpu_pct: share_of_one_cpu(own_ticks, self.ticks_per_s, gap_ns),
-            agent_rss_bytes: now.own.rss_pages.saturating_mul(self.page_bytes),
+            agent_rss_bytes: now.process.rss_pages.saturating_mul(self.page_bytes),
         })
     }
 
@@ -143,7 +144,7 @@ impl HostSampler {
             softnet: self.softnet.parse(text, procfs::softnet)?,
             retrans_segs: self.snmp.parse(text, procfs::tcp_retrans_segs)?,
             nics: self.nics.parse(text, procfs::nic_drops)?,
-            own: self.own.parse(text, procfs::process_usage)?,
+            process: self.process.parse(text, procfs::process_usage)?,
         })
     }
 }

@@ -22,7 +22,7 @@ use ccbench_proto::wire;
 
 pub use describe::describe;
 pub use error::SampleError;
-pub use host::{Awake, HostSampler};
+pub use host::{HostSampler, KeptAwakeBy};
 pub use inet_diag::DiagSampler;
 pub use owner::socket_owner;
 
@@ -70,6 +70,6 @@ pub trait Sampler: Send {
 
 /// Returns the sampler of this node: always inet_diag, which every kernel has. The column `sample_src` names it.
 #[must_use]
-pub fn pick() -> Box<dyn Sampler> {
+pub fn default_sampler() -> Box<dyn Sampler> {
     Box::new(DiagSampler::new())
 }

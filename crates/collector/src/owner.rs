@@ -33,7 +33,7 @@ pub fn socket_owner(local: SocketAddr, remote: SocketAddr) -> Result<Option<u32>
     let mut rest = receive(&socket, &mut buffer)?;
     while let Some(msg) = next_msg(&mut rest)? {
         if msg.seq == SEQ {
-            return holder(&msg, (local.port(), remote.port()));
+            return owner_uid(&msg, (local.port(), remote.port()));
         }
     }
     Err(SampleError::Malformed { what: "netlink message without a reply", at: 0 })
@@ -41,7 +41,7 @@ pub fn socket_owner(local: SocketAddr, remote: SocketAddr) -> Result<Option<u32>
 
 /// Returns the user in a reply. If no connection has the addresses, the kernel returns a listening socket. For a closed socket,
 /// which no process has, it returns user 0.
-fn holder(msg: &NetlinkMsg<'_>, ports: (u16, u16)) -> Result<Option<u32>, SampleError> {
+fn owner_uid(msg: &NetlinkMsg<'_>, ports: (u16, u16)) -> Result<Option<u32>, SampleError> {
     match msg.kind {
         SOCK_DIAG_BY_FAMILY => {
             let found = DiagMsg::parse(msg.payload)?;
@@ -120,7 +120,7 @@ mod tests {
             bytes[INODE_AT..72].copy_from_slice(&5u32.to_ne_bytes());
             change(&mut bytes);
             let msg = NetlinkMsg { kind: SOCK_DIAG_BY_FAMILY, flags: 0, seq: SEQ, payload: &bytes };
-            holder(&msg, (40_000, 7700)).unwrap()
+            owner_uid(&msg, (40_000, 7700)).unwrap()
         };
         assert_eq!(of(&|_| {}), Some(1000));
         assert_eq!(of(&|bytes| bytes[1] = 10), None, "it listens");
@@ -133,7 +133,7 @@ mod tests {
         let answer = |code: i32| {
             let payload = (-code).to_ne_bytes();
             let msg = NetlinkMsg { kind: NLMSG_ERROR, flags: 0, seq: SEQ, payload: &payload };
-            holder(&msg, (1, 2))
+            owner_uid(&msg, (1, 2))
         };
         assert_eq!(answer(2).unwrap(), None);
         let refused = answer(1).unwrap_err().to_string();

@@ -25,7 +25,7 @@ use lab::{DST, FLAT_DST, Lab};
 #[path = "../tests/user_link/lab.rs"]
 mod lab;
 
-const WAIT_LIMIT: Duration = Duration::from_secs(20);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 const FLOW: Duration = Duration::from_secs(3);
 const PROBES: u64 = 1_000;
 const GAPS: u64 = 3_000;
@@ -166,7 +166,7 @@ fn tcp(lab: &Lab, address: &'static str) -> (f64, f64) {
     let listener = lab.dst.run(move || TcpListener::bind((address, 9001)).unwrap());
     let received = lab.dst.start(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        stream.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
+        stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
         let mut buffer = vec![0; 1 << 18];
         let start = Instant::now();
         // Skip slow start.
@@ -185,7 +185,7 @@ fn tcp(lab: &Lab, address: &'static str) -> (f64, f64) {
     let before = (loops_cpu_s(), Instant::now());
     lab.src.run(move || {
         let mut stream = TcpStream::connect((address, 9001)).unwrap();
-        stream.set_write_timeout(Some(WAIT_LIMIT)).unwrap();
+        stream.set_write_timeout(Some(WAIT_TIMEOUT)).unwrap();
         let chunk = vec![7; 1 << 17];
         let start = Instant::now();
         while start.elapsed() < FLOW + FLOW / 10 && stream.write_all(&chunk).is_ok() {}

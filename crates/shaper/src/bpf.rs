@@ -5,7 +5,7 @@ use std::net::UdpSocket;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use crate::netlink::{self, Socket};
-use crate::user_link::plumbing::{self, CLASSIFIER};
+use crate::user_link::veth_redirect::{self, CLASSIFIER};
 use crate::{ShaperError, sys};
 
 /// Priority of a classifier in clsact. It precedes that of a userspace link's redirect.
@@ -35,7 +35,7 @@ pub fn netns_cookie() -> io::Result<u64> {
 /// # Errors
 /// The kernel refused.
 pub fn has_foreign_clsact(ifindex: u32) -> Result<bool, ShaperError> {
-    plumbing::has_foreign_clsact(&mut Socket::open()?, ifindex)
+    veth_redirect::has_foreign_clsact(&mut Socket::open()?, ifindex)
 }
 
 /// Adds a clsact qdisc to an interface if it has none.
@@ -55,5 +55,5 @@ pub fn add_clsact(ifindex: u32) -> Result<(), ShaperError> {
 /// # Errors
 /// The kernel refused.
 pub fn remove_classifier(ifindex: u32, own_clsact: bool) -> Result<(), ShaperError> {
-    plumbing::remove_classifier(ifindex, own_clsact)
+    veth_redirect::remove_classifier(ifindex, own_clsact)
 }

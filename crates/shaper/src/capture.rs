@@ -107,7 +107,7 @@ impl Capture {
     }
 
     /// Asks the capture to stop, without waiting. It ends within 50 ms.
-    pub fn ask_to_stop(&self) {
+    pub fn request_stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 
@@ -117,7 +117,7 @@ impl Capture {
     }
 
     fn end(&mut self) -> Option<Captured> {
-        self.ask_to_stop();
+        self.request_stop();
         let died = || Captured {
             error: Some("the capture thread panicked".to_owned()),
             ..Captured::default()
@@ -205,7 +205,7 @@ struct Files {
 
 impl Files {
     fn open(spec: CaptureSpec, dir: &Path) -> Result<Self, ShaperError> {
-        let open = |_| unnamed_file(dir);
+        let open = |_| open_tmpfile(dir);
         let files = (0..spec.files.max(1)).map(open).collect::<io::Result<Vec<_>>>();
         let files = files.map_err(|source| ShaperError::System {
             op: "create a capture file",
@@ -306,7 +306,7 @@ fn in_dir(dir: &Path) -> impl FnOnce(io::Error) -> io::Error {
 }
 
 /// Creates a file that is deleted when it is closed.
-fn unnamed_file(dir: &Path) -> io::Result<File> {
+fn open_tmpfile(dir: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
     let made = options.clone().custom_flags(libc::O_TMPFILE).mode(0o600).open(dir);

@@ -27,7 +27,7 @@ use segment::Frames;
 use spin::Spin;
 use tcp_header::{TcpHeader, tcp_header};
 use thread::SchedClass;
-use transmit::{Due, MAX_WRITES, Write};
+use transmit::{DuePackets, MAX_WRITES, Write};
 use vnet::{TAG_BYTES, VNET_BYTES, put_tag};
 
 pub(crate) mod class_scheduler;
@@ -89,7 +89,7 @@ const MIN_FRAME_BYTES: u64 = 60;
 const UNSHAPED_BPS: u64 = 10_000_000_000;
 
 /// The two ends of the packet path.
-pub(crate) struct Ends {
+pub(crate) struct PacketSockets {
     /// Packet socket that receives the redirected packets.
     pub(crate) rx: OwnedFd,
     /// Packet socket bound to the shaped interface.
@@ -103,7 +103,7 @@ pub(crate) struct Ends {
 
 /// The packet loop.
 pub(crate) struct Datapath {
-    ends: Ends,
+    sockets: PacketSockets,
     wake: Arc<OwnedFd>,
     shared: Arc<Shared>,
     model: LinkModel,
@@ -143,7 +143,7 @@ struct Batch {
 
 /// Result of a send attempt.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Sent {
+enum SendResult {
     /// All due packets were sent.
     All,
     /// The socket's buffer is full.
@@ -170,16 +170,16 @@ pub(crate) fn slots_for(spec: &LinkSpec, slot_bytes: usize) -> u32 {
 impl Datapath {
     /// Allocates everything that the loop needs.
     pub(crate) fn new(
-        ends: Ends,
+        sockets: PacketSockets,
         spec: &LinkSpec,
         wake: Arc<OwnedFd>,
         shared: Arc<Shared>,
     ) -> Self {
-        let slot_bytes = slot_bytes(ends.mtu_bytes);
+        let slot_bytes = slot_bytes(sockets.mtu_bytes);
         let slots = slots_for(spec, slot_bytes);
-        let frame_bytes = ends.mtu_bytes + ETHERNET_BYTES;
+        let frame_bytes = sockets.mtu_bytes + ETHERNET_BYTES;
         Self {
-            ends,
+            sockets,
             wake,
             recorder: Recorder::new(Arc::clone(&shared), slots),
             model: LinkModel::new(spec, slots as usize, frame_bytes),
@@ -275,7 +275,7 @@ impl Datapath {
 
     /// Receives one batch.
     fn receive(&mut self, now_ns: u64) -> Batch {
-        let count = match self.rx.receive(self.ends.rx.as_fd(), self.rx_batch) {
+        let count = match self.rx.receive(self.sockets.rx.as_fd(), self.rx_batch) {
             Ok(count) => count,
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
                 // A GSO type that the vnet header cannot express (tunnels): the kernel dropped the packet.
@@ -305,7 +305,7 @@ impl Datapath {
                 None => &received.bytes[TAG_BYTES..],
             };
             let frame = bytes.get(VNET_BYTES..).unwrap_or(&[]);
-            if self.ends.own_address.is_some_and(|own| frame.get(6..12) == Some(&own[..])) {
+            if self.sockets.own_address.is_some_and(|own| frame.get(6..12) == Some(&own[..])) {
                 continue;
             }
             let packet = if self.classify {
@@ -339,35 +339,35 @@ impl Datapath {
         }
     }
 
-    fn transmit(&mut self) -> Sent {
+    fn transmit(&mut self) -> SendResult {
         loop {
             let now_ns = monotonic_ns();
             let coalesce = now_ns >= self.coalesce_from_ns;
-            let due = Due { model: &self.model, arena: &self.arena, now_ns };
+            let due = DuePackets { model: &self.model, arena: &self.arena, now_ns };
             let writes = &mut self.writes;
             due.plan(coalesce, writes);
             if writes.is_empty() {
-                return Sent::All;
+                return SendResult::All;
             }
             let mut outgoing = self.tx.begin();
             for write in writes.iter() {
                 outgoing.add(due.parts(write));
             }
-            match outgoing.send(self.ends.tx.as_fd()) {
+            match outgoing.send(self.sockets.tx.as_fd()) {
                 Ok(count) => {
                     let packets: usize = self.writes[..count].iter().map(|write| write.count).sum();
                     for _ in 0..packets {
                         self.complete(now_ns, true);
                     }
                 }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Sent::Blocked,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return SendResult::Blocked,
                 // Nothing was sent. Devices without GSO reject coalesced packets.
                 Err(_) if self.writes[0].count > 1 => {
                     self.coalesce_from_ns = now_ns + COALESCE_PAUSE_NS;
                 }
                 Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) && self.refusals < REFUSALS => {
                     self.refusals += 1;
-                    return Sent::Refused;
+                    return SendResult::Refused;
                 }
                 Err(_) => self.complete(now_ns, false),
             }
@@ -399,18 +399,18 @@ impl Datapath {
 
     /// Waits until a packet is due or arrives, or for a control message. Returns a time before which all arrived packets have been
     /// received, if it knows one: receiving again would find none.
-    fn wait(&mut self, sent: Sent, class: &mut SchedClass) -> Option<u64> {
+    fn wait(&mut self, sent: SendResult, class: &mut SchedClass) -> Option<u64> {
         match sent {
-            Sent::All => {}
-            Sent::Blocked => {
+            SendResult::All => {}
+            SendResult::Blocked => {
                 let fds = &mut [
                     PollFd::new(&*self.wake, PollFlags::IN),
-                    PollFd::new(&self.ends.tx, PollFlags::OUT),
+                    PollFd::new(&self.sockets.tx, PollFlags::OUT),
                 ];
                 self.sleep(fds, Some(LATE_NS));
                 return None;
             }
-            Sent::Refused => {
+            SendResult::Refused => {
                 let fds = &mut [PollFd::new(&*self.wake, PollFlags::IN)];
                 self.sleep(fds, Some(REFUSED_NS));
                 return None;
@@ -439,7 +439,7 @@ impl Datapath {
         let timeout_ns = (due_ns != u64::MAX).then_some(sleep_ns);
         let fds = &mut [
             PollFd::new(&*self.wake, PollFlags::IN),
-            PollFd::new(&self.ends.rx, PollFlags::IN),
+            PollFd::new(&self.sockets.rx, PollFlags::IN),
         ];
         let skip_rx = left_ns <= NO_POLL_NS && !self.model.may_overtake();
         let polled = if skip_rx { 1 } else { 2 };
@@ -501,7 +501,7 @@ fn admit(
         model.read_tcp(slot, tcp);
         recorder.arrived(&packet);
         match model.arrive(packet) {
-            Arrival::In => {}
+            Arrival::Accepted => {}
             Arrival::Lost => {
                 recorder.dropped(&packet, Fate::Lost);
                 arena.free_list().push(slot);

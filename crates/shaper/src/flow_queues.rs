@@ -108,7 +108,7 @@ fn shared(
         }
     }
     let named = |((class, _), flows): (QueueNumber, Vec<&LinkFlow>)| {
-        let flows = at_the_same_time(&flows);
+        let flows = concurrent_flows(&flows);
         let class = class.checked_sub(1).and_then(|index| config.classes.get(usize::from(index)));
         (!flows.is_empty())
             .then(|| FlowQueueShared { class: class.map(|class| class.name.clone()), flows })
@@ -128,7 +128,7 @@ fn queue_number(spec: &LinkSpec, matcher: &Matcher, flow: &LinkFlow) -> Option<Q
 }
 
 /// Returns the names of those flows that run at the same time as another flow.
-fn at_the_same_time(flows: &[&LinkFlow]) -> Vec<String> {
+fn concurrent_flows(flows: &[&LinkFlow]) -> Vec<String> {
     let meets_another = |index: usize| {
         let flow = flows[index];
         let overlaps = |other: &LinkFlow| flow.start < other.stop && other.start < flow.stop;

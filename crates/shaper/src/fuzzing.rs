@@ -4,7 +4,7 @@ use ccbench_proto::wire::QdiscSample;
 
 use crate::datapath::header;
 use crate::discipline::fill_row;
-use crate::qdisc::Listed;
+use crate::qdisc::TcMessage;
 
 pub use crate::netlink::acknowledgement;
 pub use crate::saved::{from_hex, to_hex};
@@ -16,7 +16,7 @@ pub fn flow_hash(frame: &[u8]) -> u32 {
 
 /// Returns the row of a qdisc or class that the kernel listed.
 pub fn listed(body: &[u8], class: bool) -> Option<QdiscSample> {
-    let listed = Listed::parse(body)?;
+    let listed = TcMessage::parse(body)?;
     let mut row = QdiscSample::default();
     fill_row(&listed, class, &mut row);
     Some(row)

@@ -36,7 +36,7 @@ impl KeepAwake {
             let (sender, stop) = (sender.clone(), Arc::clone(&awake.stop));
             let thread = std::thread::Builder::new().name(format!("ccbench-awake{cpu}")).spawn(
                 move || {
-                    let settled = settle(cpu);
+                    let settled = set_idle_on(cpu);
                     let spins = settled.is_ok();
                     let _ = sender.send(settled);
                     drop(sender);
@@ -70,7 +70,7 @@ impl Drop for KeepAwake {
     }
 }
 
-fn settle(cpu: usize) -> io::Result<()> {
+fn set_idle_on(cpu: usize) -> io::Result<()> {
     // Must come first, so that the thread does not disturb others.
     sys::set_idle()?;
     // By this niceness, the accounting of CPU time recognises these threads.

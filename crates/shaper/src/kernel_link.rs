@@ -9,7 +9,7 @@ use ccbench_proto::units::{Micros, Ppm, Rate};
 use ccbench_proto::wire;
 
 use crate::discipline;
-use crate::netlink::{self, Refusal, Socket};
+use crate::netlink::{self, NetlinkError, Socket};
 use crate::qdisc::{BadQueue, ROOT, fifo_limit, handle_text, police};
 use crate::saved::{self, SavedRoot};
 use crate::{Link, ShaperError, probe, replay, unsupported_change};
@@ -157,7 +157,7 @@ impl KernelLink {
     fn change(&mut self, rate: Rate) -> Result<(), ShaperError> {
         tree::patch(&self.control, rate, self.frame_bytes, &mut self.change, &self.parts);
         let sent = self.socket.request_all(&mut self.change, &self.parts);
-        sent.map_err(|refusal: Refusal| refusal.on("change rate", &self.dev))
+        sent.map_err(|refusal: NetlinkError| refusal.on("change rate", &self.dev))
     }
 
     /// Changes the link's netem qdiscs.

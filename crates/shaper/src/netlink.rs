@@ -29,7 +29,7 @@ const NLMSGERR_ATTR_MSG: u16 = 1;
 /// The kernel fills at most 32 KiB per datagram of a dump.
 const BUFFER_BYTES: usize = 64 << 10;
 /// Timeout of an answer. rtnetlink answers before `send` returns, so the timeout expires only if an answer was lost.
-const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A blocking netlink socket.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl Socket {
         rustix::net::sockopt::set_socket_timeout(
             &inner,
             rustix::net::sockopt::Timeout::Recv,
-            Some(ANSWER_LIMIT),
+            Some(REPLY_TIMEOUT),
         )
         .map_err(|e| ShaperError::System {
             op: "limit a netlink socket's wait",
@@ -107,7 +107,7 @@ impl Socket {
         self.outgoing.extend_from_slice(message);
         self.sequence = self.sequence.wrapping_add(1);
         self.outgoing[8..12].copy_from_slice(&self.sequence.to_ne_bytes());
-        let sent = self.inner.send(&self.outgoing, 0).map_err(Refusal::from);
+        let sent = self.inner.send(&self.outgoing, 0).map_err(NetlinkError::from);
         sent.and_then(|_| self.collect(&mut each)).map_err(|refusal| refusal.on(op, dev))
     }
 
@@ -130,7 +130,7 @@ impl Socket {
         &mut self,
         messages: &mut [u8],
         parts: &[Range<usize>],
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), NetlinkError> {
         self.number(messages, parts);
         self.send_numbered(messages)?;
         self.take_answer()
@@ -151,12 +151,12 @@ impl Socket {
     }
 
     /// Third step: waits for the answer.
-    pub(crate) fn take_answer(&mut self) -> Result<(), Refusal> {
+    pub(crate) fn take_answer(&mut self) -> Result<(), NetlinkError> {
         self.collect(&mut |_, _| {})
     }
 
     /// Reads until the last request's acknowledgement, end of dump, or refusal.
-    fn collect(&mut self, each: &mut dyn FnMut(u16, &[u8])) -> Result<(), Refusal> {
+    fn collect(&mut self, each: &mut dyn FnMut(u16, &[u8])) -> Result<(), NetlinkError> {
         loop {
             self.buffer.clear();
             let length = loop {
@@ -186,7 +186,7 @@ impl Socket {
 /// # Errors
 /// The request was refused.
 #[doc(hidden)]
-pub fn acknowledgement(body: &[u8], flags: u16) -> Result<(), Refusal> {
+pub fn acknowledgement(body: &[u8], flags: u16) -> Result<(), NetlinkError> {
     let errno = message::u32_at(body, 0).unwrap_or(0).cast_signed();
     if errno == 0 {
         return Ok(());
@@ -198,25 +198,25 @@ pub fn acknowledgement(body: &[u8], flags: u16) -> Result<(), Refusal> {
         let explained = body.get(4 + message::HEADER_BYTES..).unwrap_or(&[]);
         message::attrs(explained).find(|a| a.kind == NLMSGERR_ATTR_MSG).map(|a| a.text())
     };
-    Err(Refusal { source: io::Error::from_raw_os_error(errno.saturating_neg()), message })
+    Err(NetlinkError { source: io::Error::from_raw_os_error(errno.saturating_neg()), message })
 }
 
 /// Why the kernel refused a request.
 #[derive(Debug)]
-pub struct Refusal {
+pub struct NetlinkError {
     /// The error number.
     pub source: io::Error,
     /// The kernel's explanation, if it gave one.
     pub message: Option<String>,
 }
 
-impl From<io::Error> for Refusal {
+impl From<io::Error> for NetlinkError {
     fn from(source: io::Error) -> Self {
         Self { source, message: None }
     }
 }
 
-impl Refusal {
+impl NetlinkError {
     /// Adds the operation and the object.
     pub fn on(self, op: &str, dev: &str) -> ShaperError {
         let kernel_message = self.message.map(|text| format!(" ({text})")).unwrap_or_default();

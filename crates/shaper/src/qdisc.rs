@@ -9,14 +9,14 @@ use crate::netlink::{ACK, CREATE, Message};
 
 pub mod filter;
 pub mod htb;
-mod listed;
 pub mod netem;
 pub mod police;
 pub mod tbf;
+mod tc_message;
 
-pub use listed::Listed;
 #[cfg(test)]
-pub(crate) use listed::TCA_STATS2;
+pub(crate) use tc_message::TCA_STATS2;
+pub use tc_message::TcMessage;
 
 /// `TCA_KIND`: the name of a qdisc, class or filter.
 pub const TCA_KIND: u16 = 1;

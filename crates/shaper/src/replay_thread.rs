@@ -52,7 +52,7 @@ pub(crate) trait RateSetter: Send + 'static {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Applied {
     /// When it was due, `CLOCK_MONOTONIC` nanoseconds.
-    pub(crate) asked_ns: u64,
+    pub(crate) due_ns: u64,
     /// When it was applied.
     pub(crate) applied_ns: u64,
     pub(crate) rate_bps: u64,
@@ -82,8 +82,7 @@ impl Log {
         }
         let slot = &self.slots[written as usize % self.slots.len()];
         let answer = u64::from(step.row) << 32 | u64::from(step.rc.cast_unsigned());
-        for (to, value) in slot.iter().zip([step.asked_ns, step.applied_ns, step.rate_bps, answer])
-        {
+        for (to, value) in slot.iter().zip([step.due_ns, step.applied_ns, step.rate_bps, answer]) {
             to.store(value, Relaxed);
         }
         self.written.store(written + 1, Release);
@@ -96,11 +95,10 @@ impl Log {
             return None;
         }
         let slot = &self.slots[read as usize % self.slots.len()];
-        let [asked_ns, applied_ns, rate_bps, answer] =
-            [0, 1, 2, 3].map(|at| slot[at].load(Relaxed));
+        let [due_ns, applied_ns, rate_bps, answer] = [0, 1, 2, 3].map(|at| slot[at].load(Relaxed));
         self.read.store(read + 1, Release);
         let (row, rc) = ((answer >> 32) as u32, (answer as u32).cast_signed());
-        Some(Applied { asked_ns, applied_ns, rate_bps, row, rc })
+        Some(Applied { due_ns, applied_ns, rate_bps, row, rc })
     }
 }
 
@@ -214,9 +212,9 @@ impl<C: RateSetter> Player<C> {
         let mut last_ns = 0;
         let mut ready = false;
         while self.shared.stop.load(Acquire) == 0 {
-            let asked_ns = self.shared.begin_ns.load(Acquire);
-            if asked_ns != begin_ns {
-                begin_ns = asked_ns;
+            let due_ns = self.shared.begin_ns.load(Acquire);
+            if due_ns != begin_ns {
+                begin_ns = due_ns;
                 self.cursor.begin(begin_ns);
                 ready = false;
             }
@@ -240,8 +238,8 @@ impl<C: RateSetter> Player<C> {
                 Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
             };
             let rate_bps = piece.rate.map_or(0, Rate::bits_per_sec);
-            let (asked_ns, row) = (piece.from_ns, piece.row);
-            let step = Applied { asked_ns, applied_ns: last_ns, rate_bps, row, rc };
+            let (due_ns, row) = (piece.from_ns, piece.row);
+            let step = Applied { due_ns, applied_ns: last_ns, rate_bps, row, rc };
             if !self.shared.log.push(&step) {
                 self.shared.lost.fetch_add(1, Relaxed);
             }
@@ -354,7 +352,7 @@ mod tests {
         let cpu = watch.report();
         let applied: Vec<Applied> = std::iter::from_fn(|| thread.next_applied()).collect();
         let steps: Vec<(u32, u64, i32)> =
-            applied.iter().map(|step| (step.row, step.asked_ns - begin_ns, step.rc)).collect();
+            applied.iter().map(|step| (step.row, step.due_ns - begin_ns, step.rc)).collect();
         let all = [
             (1, 0, 0),
             (2, 100_000_000, -libc::ENOENT),
@@ -362,7 +360,7 @@ mod tests {
             (4, 300_000_000, 0),
         ];
         assert!(steps.iter().all(|step| all.contains(step)), "{steps:?}");
-        assert!(applied.iter().all(|step| step.applied_ns >= step.asked_ns));
+        assert!(applied.iter().all(|step| step.applied_ns >= step.due_ns));
         assert_eq!((steps.len() as u64 + thread.missed(), thread.lost()), (4, 0), "{steps:?}");
         // A row lasts 100 ms. Only a thread that gets no CPU for that long skips it; other tests of this process do not take it for so
         // long.
@@ -402,7 +400,7 @@ mod tests {
     #[test]
     fn full_ring_rejects_steps() {
         let log = Log::new(2);
-        let step = Applied { asked_ns: 1, applied_ns: 2, rate_bps: 3, row: u32::MAX, rc: -5 };
+        let step = Applied { due_ns: 1, applied_ns: 2, rate_bps: 3, row: u32::MAX, rc: -5 };
         assert!(log.push(&step) && log.push(&step) && !log.push(&step));
         assert_eq!(log.pop(), Some(step));
         assert!(log.push(&step) && !log.push(&step));

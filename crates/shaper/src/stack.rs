@@ -39,7 +39,7 @@ impl StackedInterface {
         self.kind.is_empty() && !self.is_loopback
     }
 
-    fn is_beneath(&self, upper: &Self) -> bool {
+    fn is_lower_of(&self, upper: &Self) -> bool {
         let is_port = self.master == Some(upper.index);
         let carries = upper.link == Some(self.index) && !PAIRS.contains(&upper.kind.as_str());
         self.index != upper.index && (is_port || carries)
@@ -86,11 +86,11 @@ fn interface(body: &[u8]) -> Option<StackedInterface> {
 
 /// Returns the names of `dev` and of all interfaces beneath it, which packets that leave through `dev` may pass. They include all ports of
 /// a bridge or bond.
-pub fn beneath(dev: &str, all: &[StackedInterface]) -> BTreeSet<String> {
+pub fn lower_devices(dev: &str, all: &[StackedInterface]) -> BTreeSet<String> {
     let mut found = BTreeSet::from([dev.to_owned()]);
     let mut next: Vec<&StackedInterface> = all.iter().filter(|one| one.name == dev).collect();
     while let Some(upper) = next.pop() {
-        for lower in all.iter().filter(|lower| lower.is_beneath(upper)) {
+        for lower in all.iter().filter(|lower| lower.is_lower_of(upper)) {
             if found.insert(lower.name.clone()) {
                 next.push(lower);
             }
@@ -129,19 +129,23 @@ mod tests {
             port(7, "eth2", 5),
             on(8, "eth3", "", None),
         ];
-        let found = beneath("br0.7", &all);
+        let found = lower_devices("br0.7", &all);
         assert_eq!(names(&found), ["bond0", "br0", "br0.7", "eth0", "eth1", "eth2"]);
-        assert_eq!(names(&beneath("eth0", &all)), ["eth0"], "what is above does not carry it");
-        assert_eq!(names(&beneath("eth3", &all)), ["eth3"]);
-        assert_eq!(names(&beneath("gone", &all)), ["gone"]);
+        assert_eq!(
+            names(&lower_devices("eth0", &all)),
+            ["eth0"],
+            "what is above does not carry it"
+        );
+        assert_eq!(names(&lower_devices("eth3", &all)), ["eth3"]);
+        assert_eq!(names(&lower_devices("gone", &all)), ["gone"]);
     }
 
     #[test]
     fn the_other_end_of_a_pair_is_not_beneath() {
         let all = [on(2, "v0", "veth", Some(3)), on(3, "v1", "veth", Some(2))];
-        assert_eq!(names(&beneath("v0", &all)), ["v0"]);
+        assert_eq!(names(&lower_devices("v0", &all)), ["v0"]);
         let all = [on(2, "m0", "macvlan", Some(3)), on(3, "eth0", "", None)];
-        assert_eq!(names(&beneath("m0", &all)), ["eth0", "m0"]);
+        assert_eq!(names(&lower_devices("m0", &all)), ["eth0", "m0"]);
     }
 
     #[test]
@@ -165,16 +169,16 @@ mod tests {
         /// In any topology, even with loops, the result is closed, and each of its members carries another one.
         #[test]
         fn exactly_what_carries_it_is_beneath(all in topology()) {
-            let found = beneath("if0", &all);
+            let found = lower_devices("if0", &all);
             prop_assert!(found.contains("if0"));
             for upper in all.iter().filter(|one| found.contains(&one.name)) {
-                for lower in all.iter().filter(|lower| lower.is_beneath(upper)) {
+                for lower in all.iter().filter(|lower| lower.is_lower_of(upper)) {
                     prop_assert!(found.contains(&lower.name), "{} is left out", lower.name);
                 }
             }
             for lower in all.iter().filter(|one| found.contains(&one.name) && one.name != "if0") {
                 let mut inside = all.iter().filter(|one| found.contains(&one.name));
-                prop_assert!(inside.any(|upper| lower.is_beneath(upper)), "{}", lower.name);
+                prop_assert!(inside.any(|upper| lower.is_lower_of(upper)), "{}", lower.name);
             }
         }
     }

@@ -67,7 +67,7 @@ pub(crate) fn set_fifo(priority: libc::c_int) -> io::Result<()> {
 }
 
 /// Returns the calling thread to `SCHED_OTHER` with its previous niceness.
-pub(crate) fn set_ordinary() -> io::Result<()> {
+pub(crate) fn set_other() -> io::Result<()> {
     set_scheduler(libc::SCHED_OTHER, 0)
 }
 
@@ -92,7 +92,7 @@ fn set_scheduler(policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
 }
 
 /// Sets an interface to promiscuous mode for as long as the socket is open.
-pub(crate) fn hear_all(fd: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
+pub(crate) fn set_promiscuous(fd: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
     // SAFETY: all zeroes is a valid packet_mreq.
     let mut request: libc::packet_mreq = unsafe { zeroed() };
     request.mr_ifindex = ifindex.cast_signed();

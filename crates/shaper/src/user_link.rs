@@ -16,19 +16,19 @@ use ccbench_proto::wire;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::clock::monotonic_ns;
-use crate::datapath::{Datapath, Ends, LinkSpec, Privileges, Shared};
+use crate::datapath::{Datapath, LinkSpec, PacketSockets, Privileges, Shared};
 use crate::replay::{self, PlayedRows};
 use crate::{Link, ShaperError, sys};
-use plumbing::Plumbing;
 use spec::spec_of;
+use veth_redirect::VethRedirect;
 
-pub(crate) mod plumbing;
+mod bridge;
 pub(crate) mod report;
 pub(crate) mod spec;
-mod wire_form;
+pub(crate) mod veth_redirect;
 
-pub use plumbing::cleanup;
-pub use wire_form::{Bridge, bridge};
+pub use bridge::{Bridge, bridge};
+pub use veth_redirect::cleanup;
 
 /// Receive and send buffers of the packet sockets. Packets that do not fit are dropped and counted.
 const SOCKET_BYTES: i32 = 32 << 20;
@@ -49,7 +49,7 @@ struct TxEnd<'a> {
 /// The source of the packet loop's packets.
 enum PacketSource {
     /// Packets redirected from the egress of an interface.
-    Redirected(Plumbing),
+    Redirected(VethRedirect),
     /// Packets received on another interface.
     Bridged {
         /// The name of that interface.
@@ -80,16 +80,16 @@ impl UserLink {
     /// [`ShaperError::Unsupported`] for classes, the queue `cake`, and interfaces that are not Ethernet; [`ShaperError::Occupied`] if the
     /// interface already has such a link or other filters; errors of the kernel.
     pub fn open(config: &LinkConfig, dev: &str) -> Result<Self, ShaperError> {
-        let mut plumbing = Plumbing::create(&config.name, dev)?;
+        let mut redirect = VethRedirect::create(&config.name, dev)?;
         let rx_end = RxEnd {
-            rx: reading_socket(plumbing.reader())?,
-            own_address: Some(plumbing.entry_address()),
+            rx: reading_socket(redirect.reader())?,
+            own_address: Some(redirect.entry_address()),
         };
-        let tx_end = TxEnd { dev, ifindex: plumbing.ifindex(), mtu_bytes: plumbing.mtu_bytes() };
+        let tx_end = TxEnd { dev, ifindex: redirect.ifindex(), mtu_bytes: redirect.mtu_bytes() };
         let spec = spec_of(config)?;
         let mut link = Self::start(config, spec, rx_end, &tx_end)?;
-        plumbing.redirect()?;
-        link.source = PacketSource::Redirected(plumbing);
+        redirect.redirect()?;
+        link.source = PacketSource::Redirected(redirect);
         Ok(link)
     }
 
@@ -100,7 +100,7 @@ impl UserLink {
         rx_end: RxEnd,
         tx_end: &TxEnd<'_>,
     ) -> Result<Self, ShaperError> {
-        let ends = Ends {
+        let sockets = PacketSockets {
             rx: rx_end.rx.try_clone().map_err(system("duplicate a packet socket"))?,
             tx: sending_socket(tx_end.ifindex)?,
             own_address: rx_end.own_address,
@@ -111,7 +111,7 @@ impl UserLink {
         let wake = Arc::new(wake);
         let shared = Arc::new(Shared::new(config.plan.packet_log.map(Bytes::get)));
         let (loop_thread, privileges) =
-            start(Datapath::new(ends, &spec, Arc::clone(&wake), Arc::clone(&shared)))?;
+            start(Datapath::new(sockets, &spec, Arc::clone(&wake), Arc::clone(&shared)))?;
         Ok(Self {
             name: config.name.clone(),
             dev: tx_end.dev.to_owned(),
@@ -248,14 +248,14 @@ impl Link for UserLink {
 
     /// Drops the packets that are still in the link.
     fn remove(&mut self) -> Result<(), ShaperError> {
-        let PacketSource::Redirected(plumbing) = &mut self.source else {
+        let PacketSource::Redirected(redirect) = &mut self.source else {
             self.stop();
             return Ok(());
         };
-        let redirect_stopped = plumbing.stop_redirect();
+        let redirect_stopped = redirect.stop_redirect();
         self.stop();
         match &mut self.source {
-            PacketSource::Redirected(plumbing) => redirect_stopped.and(plumbing.remove()),
+            PacketSource::Redirected(redirect) => redirect_stopped.and(redirect.remove()),
             PacketSource::Bridged { .. } => redirect_stopped,
         }
     }

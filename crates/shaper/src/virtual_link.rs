@@ -86,14 +86,14 @@ pub struct Counts {
 
 /// The payloads of the packets in the link, by slot. Slots are reused in LIFO order, so that few are in use.
 #[derive(Debug)]
-struct Store<P> {
+struct PayloadSlab<P> {
     payloads: Vec<Option<P>>,
     free: Vec<u32>,
     /// Maximum number of slots.
     limit: usize,
 }
 
-impl<P: Clone> Store<P> {
+impl<P: Clone> PayloadSlab<P> {
     fn is_full(&self) -> bool {
         self.free.is_empty() && self.payloads.len() >= self.limit
     }
@@ -144,7 +144,7 @@ pub struct VirtualLink<P> {
     spec: LinkSpec,
     matcher: Matcher,
     model: LinkModel,
-    store: Store<P>,
+    store: PayloadSlab<P>,
     /// Size of the slot that a userspace link needs for each packet, bytes.
     slot_bytes: usize,
     max_frame_bytes: u32,
@@ -173,7 +173,7 @@ impl<P: Payload> VirtualLink<P> {
             name: config.name.clone(),
             matcher: Matcher::new(&spec.classes),
             model: LinkModel::new(&spec, slots as usize, frame_bytes),
-            store: Store { payloads: Vec::new(), free: Vec::new(), limit: slots as usize },
+            store: PayloadSlab { payloads: Vec::new(), free: Vec::new(), limit: slots as usize },
             slot_bytes,
             max_frame_bytes: frame_bytes.saturating_add(VLAN_TAG_BYTES),
             arrived: 0,
@@ -234,7 +234,7 @@ impl<P: Payload> VirtualLink<P> {
         self.model.read_tcp(slot, tcp);
         self.recorder.arrived(&packet);
         match self.model.arrive(packet) {
-            Arrival::In => {}
+            Arrival::Accepted => {}
             Arrival::Lost => {
                 self.recorder.dropped(&packet, Fate::Lost);
                 self.store.remove(slot);
@@ -292,11 +292,11 @@ impl<P: Payload> VirtualLink<P> {
     pub fn advance(&mut self, now_ns: u64) {
         let before = self.store.free.len();
         self.recorder.advance(&mut self.model, now_ns, &mut self.store.free);
-        self.settle(before);
+        self.release_freed(before);
     }
 
     /// Completes an advance of the model, before which there were `before` free slots.
-    fn settle(&mut self, before: usize) {
+    fn release_freed(&mut self, before: usize) {
         self.store.drop_freed(before);
         // Each departed packet has the same information.
         while self.model.next_marked().is_some() {}
@@ -326,7 +326,7 @@ impl<P: Payload> VirtualLink<P> {
         let before = self.store.free.len();
         self.model.set_rate(at_ns, Some(rate.bits_per_sec()), &mut self.store.free);
         self.recorder.dropped_by_queue(&self.store.free[before..], &self.model);
-        self.settle(before);
+        self.release_freed(before);
         Ok(())
     }
 
@@ -337,7 +337,7 @@ impl<P: Payload> VirtualLink<P> {
         let before = self.store.free.len();
         self.model.set_queue(at_ns, *params, &mut self.store.free);
         self.recorder.dropped_by_queue(&self.store.free[before..], &self.model);
-        self.settle(before);
+        self.release_freed(before);
     }
 
     /// Changes the constant one-way delay of packets that arrive at `at_ns` or later, until the next row of a trace that

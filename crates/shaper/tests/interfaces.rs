@@ -30,14 +30,14 @@ fn in_netns(body: impl FnOnce() + Send + 'static) {
 }
 
 /// Returns the names of the interfaces beneath one in this kernel.
-fn beneath(dev: &str) -> Vec<String> {
-    stack::beneath(dev, &stack::interfaces().unwrap()).into_iter().collect()
+fn lower_devices(dev: &str) -> Vec<String> {
+    stack::lower_devices(dev, &stack::interfaces().unwrap()).into_iter().collect()
 }
 
 #[test]
 fn interfaces_beneath_others_are_found() {
     in_netns(|| {
-        assert_eq!(beneath("a0"), ["a0"], "the other end of a pair is not beneath");
+        assert_eq!(lower_devices("a0"), ["a0"], "the other end of a pair is not beneath");
         assert!(!stack::interfaces().unwrap().iter().any(stack::StackedInterface::is_physical));
         // A kernel may lack some of these kinds.
         let added = |kind: &str| {
@@ -47,8 +47,8 @@ fn interfaces_beneath_others_are_found() {
         };
         for kind in ["vlan id 7", "macvlan", "ipvlan"] {
             if added(kind) {
-                assert_eq!(beneath("s0"), ["a0", "s0"], "{kind}");
-                assert_eq!(beneath("a0"), ["a0"], "{kind}");
+                assert_eq!(lower_devices("s0"), ["a0", "s0"], "{kind}");
+                assert_eq!(lower_devices("a0"), ["a0"], "{kind}");
                 run("ip link del s0");
             } else {
                 eprintln!("this kernel has no {kind}");
@@ -58,7 +58,7 @@ fn interfaces_beneath_others_are_found() {
         if bridge.unwrap().success() {
             run("ip link set a0 master b0");
             run("ip link set a1 master b0");
-            assert_eq!(beneath("b0"), ["a0", "a1", "b0"]);
+            assert_eq!(lower_devices("b0"), ["a0", "a1", "b0"]);
         }
     });
 }

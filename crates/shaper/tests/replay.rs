@@ -26,7 +26,7 @@ use nix::sys::socket::sockopt::UdpGsoSegment;
 mod lab;
 
 /// Timeout of expected conditions.
-const WAIT_LIMIT: Duration = Duration::from_secs(20);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 fn config(trace: Trace, on_end: OnEnd, backend: Backend) -> LinkConfig {
     let mean = trace.mean_rate().unwrap().bits_per_sec();
@@ -118,7 +118,7 @@ fn play(config: LinkConfig, seconds: f64, window_s: f64, steps: u64) -> Outcome 
         std::thread::sleep(Duration::from_millis(4));
     }
     // If the thread of a kernel link gets no CPU, it applies the last steps later.
-    let limit_ns = monotonic_ns() + WAIT_LIMIT.as_nanos() as u64;
+    let limit_ns = monotonic_ns() + WAIT_TIMEOUT.as_nanos() as u64;
     loop {
         timing.clear();
         link.timing(&mut timing);

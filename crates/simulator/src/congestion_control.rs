@@ -189,7 +189,7 @@ pub struct Wants {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Bursts {
     /// Minimum number of segments.
-    pub least_segs: u32,
+    pub min_tso_segs: u32,
     /// A burst lasts 2^-n s at the pacing rate.
     pub pacing_shift: u32,
 }

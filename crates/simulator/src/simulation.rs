@@ -34,7 +34,7 @@ enum Event {
     /// An application connects, or the handshake's timer expires.
     Connect(usize),
     /// An application stops waiting for its connect().
-    ConnectLimit(usize),
+    ConnectTimeout(usize),
     /// An application with a rate writes.
     Write(usize),
     StopFlow(usize),
@@ -201,7 +201,7 @@ impl Simulation {
                 }
             }
             Event::Connect(index) => self.open(now_ns, index, rows),
-            Event::ConnectLimit(index) => self.give_up(now_ns, index, rows),
+            Event::ConnectTimeout(index) => self.on_connect_timeout(now_ns, index, rows),
             Event::Write(index) => self.write(now_ns, index, rows),
             Event::StopFlow(index) => self.stop(now_ns, index, rows),
             Event::Timer(index, timer) => self.timer(now_ns, index, timer, rows),
@@ -320,7 +320,7 @@ impl Simulation {
                 rows.flow_start(now_ns, connection);
             }
             let limit_ns = wheel_ns(now_ns, CONNECT_LIMIT_S * 1_000_000_000);
-            self.events.add(limit_ns, Event::ConnectLimit(index));
+            self.events.add(limit_ns, Event::ConnectTimeout(index));
         }
         if let Some((syn, retry_ns)) = connection.open(now_ns) {
             self.events.add(retry_ns, Event::Connect(index));
@@ -338,7 +338,7 @@ impl Simulation {
     }
 
     /// Reports that connect() has failed. The application then ends, which resets the connections that it has.
-    fn give_up(&mut self, now_ns: u64, index: usize, rows: &mut Rows<'_>) {
+    fn on_connect_timeout(&mut self, now_ns: u64, index: usize, rows: &mut Rows<'_>) {
         let connection = &self.connections[index];
         if connection.is_connected || !matches!(connection.state, State::SynSent) {
             return;

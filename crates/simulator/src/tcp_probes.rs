@@ -47,16 +47,16 @@ pub enum Direction {
     /// From the node that measures.
     Request,
     /// From the node that answers.
-    Answer,
+    Response,
 }
 
 impl Direction {
-    const ALL: [Self; 2] = [Self::Request, Self::Answer];
+    const ALL: [Self; 2] = [Self::Request, Self::Response];
 
     fn reversed(self) -> Self {
         match self {
-            Self::Request => Self::Answer,
-            Self::Answer => Self::Request,
+            Self::Request => Self::Response,
+            Self::Response => Self::Request,
         }
     }
 }
@@ -204,7 +204,7 @@ impl TcpProbe {
         let Some(measurement) = &self.measurement else { return };
         let direction = match packet.route == measurement.routes[0] {
             true => Direction::Request,
-            false => Direction::Answer,
+            false => Direction::Response,
         };
         match &packet.body {
             Body::Segment(segment) => self.on_segment(now_ns, direction, segment, packet.ecn),
@@ -291,8 +291,8 @@ impl TcpProbe {
 
     /// Records that the answering node's socket exists.
     fn accepted(&mut self, now_ns: u64, established: Established) {
-        if self.half(Direction::Answer).is_none() {
-            self.open_half(now_ns, Direction::Answer, established);
+        if self.half(Direction::Response).is_none() {
+            self.open_half(now_ns, Direction::Response, established);
         }
     }
 
@@ -301,7 +301,7 @@ impl TcpProbe {
         let [client, server] = &self.sockets;
         let (sending, receiving) = match direction {
             Direction::Request => (client, server),
-            Direction::Answer => (server, client),
+            Direction::Response => (server, client),
         };
         let mut config = sending.config.clone();
         config.seed ^= (u64::from(measurement.row.seq) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -312,7 +312,7 @@ impl TcpProbe {
         config.ecn = ecn;
         let routes = match direction {
             Direction::Request => routes,
-            Direction::Answer => [routes[1], routes[0]],
+            Direction::Response => [routes[1], routes[0]],
         };
         // The receiver of the node that measures is as old as its socket.
         let Measurement { connected_ns, handshake_rtt_ns, .. } = *measurement;
@@ -338,16 +338,16 @@ impl TcpProbe {
         match direction {
             Direction::Request if received_bytes >= self.request_bytes => {
                 let answer_bytes = self.head_bytes + self.body_bytes;
-                if let Some(half) = self.half(Direction::Answer) {
+                if let Some(half) = self.half(Direction::Response) {
                     half.sender.write(now_ns, answer_bytes);
                 }
             }
             Direction::Request => {}
-            Direction::Answer => self.read_answer(now_ns, received_bytes),
+            Direction::Response => self.read_response(now_ns, received_bytes),
         }
     }
 
-    fn read_answer(&mut self, now_ns: u64, received_bytes: u64) {
+    fn read_response(&mut self, now_ns: u64, received_bytes: u64) {
         let Some(measurement) = &mut self.measurement else { return };
         if received_bytes == 0 {
             return;

@@ -1,8 +1,8 @@
 //! Fuzzes what the kernel and BPF programs write.
 
 use ccbench_agent::fuzzing::Record;
-use ccbench_collector::acks::gather::Gather;
-use ccbench_collector::acks::record::{self, EVENT_BYTES, Head, ROW_BYTES, Rows};
+use ccbench_collector::acks::batcher::Batcher;
+use ccbench_collector::acks::record::{self, EVENT_BYTES, ROW_BYTES, RecordHeader, Rows};
 use ccbench_collector::diag_msg::{DiagMsg, next_msg};
 use ccbench_collector::flow_sample::{SampleTime, flow_sample};
 use ccbench_collector::host::procfs as host;
@@ -57,19 +57,19 @@ pub fn inet_diag(data: &[u8]) {
 
 /// Records of acknowledgements: a sequence of rows and events.
 pub fn acks(data: &[u8]) {
-    let mut gather = Gather::new(&flows(), 4000);
+    let mut batcher = Batcher::new(&flows(), 4000);
     let (mut rest, mut records) = (data, 0);
-    while let Some(head) = Head::read(rest) {
+    while let Some(head) = RecordHeader::read(rest) {
         let bytes = if head.kind == record::Kind::Row { ROW_BYTES } else { EVENT_BYTES };
         let _ = (record::event(&head, rest), record::cc_name(rest));
-        gather.push(&rest[..bytes]);
+        batcher.push(&rest[..bytes]);
         rest = &rest[bytes..];
         records += 1;
     }
-    gather.push(rest);
-    assert_eq!(gather.malformed(), 1);
+    batcher.push(rest);
+    assert_eq!(batcher.malformed(), 1);
     let mut rows = Vec::new();
-    gather.drain(u64::MAX, true, &mut rows);
+    batcher.drain(u64::MAX, true, &mut rows);
     assert!(rows.len() <= records);
     let mut columns = Acks::default();
     Rows::new(data, 4000).fill(&mut columns);

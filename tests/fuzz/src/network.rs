@@ -1,7 +1,7 @@
 //! Fuzzes what other programs send to an agent and to `ccbench pki serve`.
 
 use ccbench_agent::fuzzing::{echo_reply_of, plan_length};
-use ccbench_agent::probe::http::{Answer, RequestParser};
+use ccbench_agent::probe::http::{RequestParser, Response};
 use ccbench_io::certificate::{Certificate, is_signed_by};
 use ccbench_proto::join::{JoinReply, JoinRequest, JoinToken};
 
@@ -9,7 +9,7 @@ use ccbench_proto::join::{JoinReply, JoinRequest, JoinToken};
 pub fn http(data: &[u8]) {
     let whole = RequestParser::default().push(data);
     assert!(whole.is_none_or(|status| [200, 400, 405].contains(&status)));
-    let (mut requests, mut answer) = (RequestParser::default(), Answer::default());
+    let (mut requests, mut answer) = (RequestParser::default(), Response::default());
     let mut status = None;
     // The parser reads the head again for each byte.
     for byte in data.iter().take(2048) {
@@ -23,7 +23,7 @@ pub fn http(data: &[u8]) {
         }
     }
     let _ = answer.close();
-    let mut whole = Answer::default();
+    let mut whole = Response::default();
     if whole.push(data).is_ok() {
         assert!(whole.bytes <= data.len() as u64);
         let _ = whole.close();

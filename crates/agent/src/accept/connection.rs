@@ -14,7 +14,7 @@ use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
 use super::per_client::Place;
-use super::{Client, ConnectionEnd};
+use super::{Client, ConnectionHandle};
 use crate::control_interface::Peer;
 
 /// Resolves when the client's certificate is no longer accepted, or when this process closes the connection.
@@ -56,16 +56,16 @@ impl Connection {
 }
 
 impl Connected for Connection {
-    type ConnectInfo = ConnectionEnd;
+    type ConnectInfo = ConnectionHandle;
 
-    fn connect_info(&self) -> ConnectionEnd {
+    fn connect_info(&self) -> ConnectionHandle {
         let peer = match &self.stream {
             Stream::Unix(_) => None,
             Stream::Tcp(stream) => peer(stream),
             Stream::Tls(stream) => peer(stream.get_ref().0),
         };
         let (client, close) = (self.client.clone(), Arc::clone(&self.close));
-        ConnectionEnd { id: self.id, peer, client, end: self.end.subscribe(), close }
+        ConnectionHandle { id: self.id, peer, client, end: self.end.subscribe(), close }
     }
 }
 

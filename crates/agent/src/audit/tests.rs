@@ -12,7 +12,7 @@ fn alice() -> Identity {
 }
 
 fn call(audit: &Audit, rpc: Rpc) -> PendingCall {
-    let (_end, client) = ConnectionEnd::example_of(alice());
+    let (_end, client) = ConnectionHandle::example_of(alice());
     PendingCall::new(audit.clone(), rpc, &client, RunId::default())
 }
 
@@ -117,7 +117,7 @@ fn entries_that_do_not_fit_are_counted() {
 
 /// Returns an entry of a call by alice.
 fn entry(rpc: Rpc, result: &str, realtime_ns: i64) -> Entry {
-    let (_end, client) = ConnectionEnd::example_of(alice());
+    let (_end, client) = ConnectionHandle::example_of(alice());
     let dir = tempfile::tempdir().unwrap();
     let audit = Audit::open(&dir.path().join(FILE), 1 << 20).unwrap();
     let mut pending = PendingCall::new(audit, rpc, &client, RunId::default());

@@ -69,7 +69,7 @@ impl AckRemainder {
         };
         for row in self.rows {
             if let Some(row) = out.try_to_send(row).await {
-                source.refused(&row);
+                source.count_refused(&row);
             }
         }
         for count in source.counts(clock::now_ns()) {
@@ -117,7 +117,7 @@ fn work(mut source: Box<dyn AckSource>, out: &Outbox, stop: &OwnedFd) -> AckRema
         }
         for of in ready.drain(..) {
             if let Some(of) = out.offer_batch(of) {
-                source.refused(&of);
+                source.count_refused(&of);
             }
         }
     }
@@ -168,7 +168,7 @@ mod tests {
 
     impl AckSource for FakeSource {
         fn drain(&mut self, _: u64, _: bool, _: &mut Vec<Of>) {}
-        fn refused(&mut self, of: &Of) {
+        fn count_refused(&mut self, of: &Of) {
             assert!(matches!(of, Of::Acks(rows) if rows.at_ns == [1, 2]));
             self.note("refused");
         }

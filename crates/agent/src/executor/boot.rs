@@ -4,8 +4,8 @@ use ccbench_proto::schedule::NodeTask;
 use ccbench_proto::scope::Scope;
 use ccbench_proto::wire;
 
-use super::{Executor, Handle, Order};
-use crate::accept::ConnectionEnd;
+use super::{Executor, ExecutorRequest, Handle};
+use crate::accept::ConnectionHandle;
 use crate::boot_loader::{Boot, BootError, Selected};
 use crate::error::AgentError;
 use crate::session::{Command, Holder};
@@ -19,9 +19,9 @@ impl Handle {
     pub async fn reboot(
         &self,
         request: wire::RebootRequest,
-        controller: Option<ConnectionEnd>,
+        controller: Option<ConnectionHandle>,
     ) -> Result<wire::RebootReply, AgentError> {
-        self.ask(|answer| Order::Reboot(request, controller, answer)).await
+        self.ask(|answer| ExecutorRequest::Reboot(request, controller, answer)).await
     }
 }
 
@@ -45,13 +45,13 @@ impl Executor {
     pub(super) fn check_boot(
         &self,
         task: &NodeTask,
-        controller: Option<&ConnectionEnd>,
+        controller: Option<&ConnectionHandle>,
     ) -> Result<(), AgentError> {
         let running = sysfs::release();
         let Some(release) = task.kernel_release.as_ref().filter(|named| **named != running) else {
             return Ok(());
         };
-        if let Some(client) = controller.map(ConnectionEnd::identity) {
+        if let Some(client) = controller.map(ConnectionHandle::identity) {
             client.check(Scope::Reboot, || format!("rebooting into kernel {release}"))?;
         }
         self.boot(release)?.loader.entry(release)?;
@@ -62,7 +62,7 @@ impl Executor {
     pub(super) fn reboot(
         &self,
         request: &wire::RebootRequest,
-        controller: Option<&ConnectionEnd>,
+        controller: Option<&ConnectionHandle>,
     ) -> Result<wire::RebootReply, AgentError> {
         let wire::RebootRequest { run_id, kernel_release, generation, boot_id } = request.clone();
         if kernel_release.is_empty() {
@@ -70,14 +70,14 @@ impl Executor {
             return Err(AgentError::Request { field: "kernel_release", reason });
         }
         // A client that may prepare a trial now may also reboot.
-        let connection = controller.map(ConnectionEnd::id);
+        let connection = controller.map(ConnectionHandle::id);
         let holder = Holder { run_id: run_id.clone(), point_id: 0, trial: 0, epoch: 0, connection };
         self.session.clone().on(Command::Prepare { holder, generation, boot_id })?;
         let boot = self.boot(&kernel_release)?;
         // An unbootable kernel is refused before the change is recorded.
         boot.loader.entry(&kernel_release)?;
-        let audit = self.parts.undo.audit();
-        audit.set_trial(&run_id, controller.map(ConnectionEnd::identity));
+        let audit = self.dependencies.undo.audit();
+        audit.set_trial(&run_id, controller.map(ConnectionHandle::identity));
         audit.change(format_args!("reboot into kernel {kernel_release}"));
         let Selected { loader, entry } = boot.reboot_into(&kernel_release)?;
         tracing::warn!(kernel_release, loader, entry, "rebooting");
@@ -87,7 +87,7 @@ impl Executor {
     }
 
     fn boot(&self, release: &str) -> Result<&Boot, BootError> {
-        let boot = self.parts.boot.as_ref();
+        let boot = self.dependencies.boot.as_ref();
         boot.ok_or_else(|| BootError::NotAllowed { release: release.to_owned() })
     }
 }

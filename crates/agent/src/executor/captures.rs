@@ -65,7 +65,7 @@ impl Captures {
     }
 
     /// Returns warnings about captures on a userspace link, which sends below the point of capture.
-    pub fn caveats(&self, links: &[TimedLink]) -> Vec<wire::Event> {
+    pub fn warnings(&self, links: &[TimedLink]) -> Vec<wire::Event> {
         let blind = |running: &&Running| {
             let on = |link: &&TimedLink| {
                 link.dev == running.dev && link.link.state().backend() == wire::Backend::Userspace
@@ -85,7 +85,7 @@ impl Captures {
 
     /// Stops all captures at once, so that none records another's transfer.
     pub fn stop(self) -> Stopped {
-        self.0.iter().for_each(|running| running.capture.ask_to_stop());
+        self.0.iter().for_each(|running| running.capture.request_stop());
         let stop = |running: Running| (running.name, running.files, running.capture.stop());
         Stopped(self.0.into_iter().map(stop).collect())
     }

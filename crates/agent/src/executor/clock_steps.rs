@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ccbench_proto::event::{ClockStep, Kind};
 
-use super::traffic::Stage;
+use super::traffic::RunContext;
 use crate::clock::{self, Offset, Offsets};
 
 /// Time between two checks.
@@ -14,13 +14,13 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const RESOLUTION_NS: u64 = 1_000;
 
 /// Checks every second until the trial ends at `end_at_ns`, and once more at the end.
-pub async fn watch(stage: &Stage, end_at_ns: u64) {
+pub async fn watch(context: &RunContext, end_at_ns: u64) {
     let mut last = clock::offsets();
     loop {
         let until_ns = end_at_ns.min(clock::now_ns() + INTERVAL.as_nanos() as u64);
         tokio::select! {
             () = clock::sleep_until(until_ns) => {}
-            () = stage.cancelled() => return,
+            () = context.cancelled() => return,
         }
         let now = clock::offsets();
         let Steps { set_ns, suspended_ns } = steps(last, now);
@@ -32,7 +32,7 @@ pub async fn watch(stage: &Stage, end_at_ns: u64) {
             (ns, "CLOCK_BOOTTIME", message)
         });
         for (step_ns, clock, message) in set.into_iter().chain(suspended) {
-            stage.out.event(Kind::ClockStep(ClockStep { step_ns }), clock, message).await;
+            context.out.event(Kind::ClockStep(ClockStep { step_ns }), clock, message).await;
         }
         last = now;
         if until_ns == end_at_ns {

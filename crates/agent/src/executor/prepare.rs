@@ -19,8 +19,8 @@ use ccbench_shaper::flow_queues;
 
 use super::acks::{self, OpenAcks};
 use super::timed_link::TimedLink;
-use super::{Parts, modules, scopes};
-use crate::accept::ConnectionEnd;
+use super::{Dependencies, modules, scopes};
+use crate::accept::ConnectionHandle;
 use crate::cgroup;
 use crate::clock;
 use crate::error::AgentError;
@@ -140,7 +140,7 @@ fn traces(
 }
 
 /// The parts of the node that preparing uses.
-pub struct Tools<'a> {
+pub struct PrepareContext<'a> {
     /// The machine's interfaces.
     pub interfaces: &'a dyn Interfaces,
     /// Starts traffic.
@@ -154,29 +154,29 @@ pub struct Tools<'a> {
     /// The kernel modules that may be loaded.
     pub modules: &'a AllowedModules,
     /// The connection of the controller.
-    pub controller: Option<&'a ConnectionEnd>,
+    pub controller: Option<&'a ConnectionHandle>,
     /// Congestion controls supplied by the user.
     pub supplied: Supplied<'a>,
     /// The trial, and this node's name in the plan.
     pub here: (TrialId, &'a str),
 }
 
-impl<'a> Tools<'a> {
+impl<'a> PrepareContext<'a> {
     /// Collects the parts of an executor for a request.
     pub fn of(
-        parts: &'a mut Parts,
+        dependencies: &'a mut Dependencies,
         request: &'a wire::PrepareRequest,
-        controller: Option<&'a ConnectionEnd>,
+        controller: Option<&'a ConnectionHandle>,
     ) -> Self {
         Self {
-            interfaces: &*parts.interfaces,
-            source: &parts.source,
-            acks: parts.acks,
-            undo: &mut parts.undo,
-            traffic_group: parts.traffic_group.as_deref(),
-            modules: &parts.modules,
+            interfaces: &*dependencies.interfaces,
+            source: &dependencies.source,
+            acks: dependencies.acks,
+            undo: &mut dependencies.undo,
+            traffic_group: dependencies.traffic_group.as_deref(),
+            modules: &dependencies.modules,
             controller,
-            supplied: Supplied { files: &request.files, allowed: &parts.cc_digests },
+            supplied: Supplied { files: &request.files, allowed: &dependencies.cc_digests },
             here: (TrialId { run_id: request.run_id.clone(), epoch: request.epoch }, &request.node),
         }
     }
@@ -191,18 +191,21 @@ type Devices = BTreeMap<(&'static str, String), String>;
 /// # Errors
 /// A program or an interface is missing, a link would cut off the controller, the client lacks a scope, or the agent
 /// may not load a module or a supplied congestion control.
-pub async fn check(task: &NodeTask, tools: &mut Tools<'_>) -> Result<Devices, AgentError> {
+pub async fn check(
+    task: &NodeTask,
+    context: &mut PrepareContext<'_>,
+) -> Result<Devices, AgentError> {
     let flows = task.clients.iter().chain(&task.servers);
     for tool in flows.map(|flow| flow.plan.tool()).collect::<BTreeSet<_>>() {
-        tools.source.find(tool).await?;
+        context.source.find(tool).await?;
     }
-    let devices = devices(task, tools.interfaces)?;
-    check_control(task, &devices, tools)?;
-    if let Some(client) = tools.controller.map(ConnectionEnd::identity) {
-        scopes::check(task, tools.here.1, &devices, tools.interfaces, client)?;
+    let devices = devices(task, context.interfaces)?;
+    check_control(task, &devices, context)?;
+    if let Some(client) = context.controller.map(ConnectionHandle::identity) {
+        scopes::check(task, context.here.1, &devices, context.interfaces, client)?;
     }
-    load::check_digests(task, tools.here.1, tools.supplied)?;
-    modules::check(task, tools.here.1, tools.modules)?;
+    load::check_digests(task, context.here.1, context.supplied)?;
+    modules::check(task, context.here.1, context.modules)?;
     Ok(devices)
 }
 
@@ -212,16 +215,16 @@ pub async fn check(task: &NodeTask, tools: &mut Tools<'_>) -> Result<Devices, Ag
 /// The first step that failed.
 pub async fn prepare(
     mut task: NodeTask,
-    tools: &mut Tools<'_>,
+    context: &mut PrepareContext<'_>,
     trial: &mut Trial,
 ) -> Result<wire::PrepareReply, AgentError> {
     let flows = || task.clients.iter().chain(&task.servers);
     ports::check(&task)?;
-    let devices = check(&task, tools).await?;
-    let supplied = load::read_supplied(&task, tools.here.1, tools.supplied)?;
-    set_sysctls(&task, tools, trial)?;
+    let devices = check(&task, context).await?;
+    let supplied = load::read_supplied(&task, context.here.1, context.supplied)?;
+    set_sysctls(&task, context, trial)?;
     // Traffic generators set the congestion control on both ends, so both need it loaded.
-    let (id, node) = &tools.here;
+    let (id, node) = &context.here;
     trial.cc = load::load(&task, id, node, &supplied)?;
     for loaded in trial.cc.messages() {
         let via = loaded.via().as_text();
@@ -229,7 +232,10 @@ pub async fn prepare(
             "" => String::new(),
             sha256 => format!(", sha256 {sha256}"),
         };
-        tools.undo.audit().change(format!("congestion control {} ({via}{of})", loaded.kernel_name));
+        context
+            .undo
+            .audit()
+            .change(format!("congestion control {} ({via}{of})", loaded.kernel_name));
     }
     let probes = task.served.iter().map(|probe| (&probe.id, &probe.plan.cc));
     for (name, cc) in flows().map(|flow| (&flow.group, &flow.plan.cc)).chain(probes) {
@@ -245,15 +251,15 @@ pub async fn prepare(
         // that nothing here shapes.
         let made = task.wired.iter().filter(|dev| ccbench_shaper::netlink::ifindex(dev).is_ok());
         for dev in devices.values().chain(made).collect::<BTreeSet<_>>() {
-            switch_offloads_off(dev, tools, trial)?;
+            switch_offloads_off(dev, context, trial)?;
         }
     }
-    make_links(&task, &devices, tools, trial)?;
-    start_servers(&task, tools, trial).await?;
+    make_links(&task, &devices, context, trial)?;
+    start_servers(&task, context, trial).await?;
     for probe in &task.served {
         trial.answers.push(answer(probe, &task, &trial.cc)?);
     }
-    let (acks, report) = acks::watch(&task, tools.acks);
+    let (acks, report) = acks::watch(&task, context.acks);
     trial.acks = acks;
     trial.events.extend(report);
     let reply = wire::PrepareReply {
@@ -269,7 +275,7 @@ pub async fn prepare(
 
 fn set_sysctls(
     task: &NodeTask,
-    tools: &mut Tools<'_>,
+    context: &mut PrepareContext<'_>,
     trial: &mut Trial,
 ) -> Result<(), AgentError> {
     // Read all values before writing any: some sysctls change others.
@@ -278,7 +284,7 @@ fn set_sysctls(
         saved.extend(sysctl::save(name)?);
     }
     for saved in &saved {
-        tools.undo.push(Step::Sysctl(saved.clone()))?;
+        context.undo.push(Step::Sysctl(saved.clone()))?;
     }
     for (name, value) in &task.sysctls {
         sysctl::write(name, value)?;
@@ -311,11 +317,15 @@ fn devices(task: &NodeTask, interfaces: &dyn Interfaces) -> Result<Devices, Agen
 }
 
 /// Refuses links on the interfaces of the routes to the controller: a slow or broken link would cut it off.
-fn check_control(task: &NodeTask, devices: &Devices, tools: &Tools<'_>) -> Result<(), AgentError> {
-    let Some(peer) = tools.controller.and_then(ConnectionEnd::peer) else { return Ok(()) };
+fn check_control(
+    task: &NodeTask,
+    devices: &Devices,
+    context: &PrepareContext<'_>,
+) -> Result<(), AgentError> {
+    let Some(peer) = context.controller.and_then(ConnectionHandle::peer) else { return Ok(()) };
     let controller = peer.ip;
     // The route to an address of this node uses `lo`.
-    let control = tools.interfaces.control_devices(&peer);
+    let control = context.interfaces.control_devices(&peer);
     let control = control.map_err(|source| AgentError::ControlRoute { controller, source })?;
     for link in task.links.iter().filter(|link| !link.config.plan.allow_control_interface) {
         let link = link.config.name.clone();
@@ -329,15 +339,15 @@ fn check_control(task: &NodeTask, devices: &Devices, tools: &Tools<'_>) -> Resul
 
 fn switch_offloads_off(
     dev: &str,
-    tools: &mut Tools<'_>,
+    context: &mut PrepareContext<'_>,
     trial: &mut Trial,
 ) -> Result<(), AgentError> {
     let failed = |source| AgentError::Offloads { dev: dev.to_owned(), source };
-    let Some(before) = tools.interfaces.save_offloads(dev).map_err(failed)? else {
+    let Some(before) = context.interfaces.save_offloads(dev).map_err(failed)? else {
         return Ok(());
     };
-    tools.undo.push(Step::Offloads { dev: dev.to_owned(), before })?;
-    tools.interfaces.offloads_off(dev).map_err(failed)?;
+    context.undo.push(Step::Offloads { dev: dev.to_owned(), before })?;
+    context.interfaces.offloads_off(dev).map_err(failed)?;
     trial.events.push(event(Kind::OffloadsOff(NoData {}), dev, "TSO, GSO and GRO are off"));
     Ok(())
 }
@@ -345,17 +355,17 @@ fn switch_offloads_off(
 fn make_links(
     task: &NodeTask,
     devices: &Devices,
-    tools: &mut Tools<'_>,
+    context: &mut PrepareContext<'_>,
     trial: &mut Trial,
 ) -> Result<(), AgentError> {
     for link in &task.links {
         let name = &link.config.name;
         let failed = |source| AgentError::Link { link: name.clone(), source };
         let dev = devices.get(&("link", name.clone())).cloned().unwrap_or_default();
-        let before = tools.interfaces.save_root(&dev).map_err(failed)?;
-        tools.undo.push(Step::Link { link: name.clone(), dev: dev.clone(), before })?;
+        let before = context.interfaces.save_root(&dev).map_err(failed)?;
+        context.undo.push(Step::Link { link: name.clone(), dev: dev.clone(), before })?;
         let requested_at_ns = clock::now_ns();
-        let open = tools.interfaces.open(&link.config, &dev).map_err(failed)?;
+        let open = context.interfaces.open(&link.config, &dev).map_err(failed)?;
         trial.applied.push(applied(&link.config, &dev, requested_at_ns, clock::now_ns()));
         let state = open.state();
         trial.links.push(TimedLink::new(open, dev, link));
@@ -389,11 +399,11 @@ fn applied(
 }
 
 /// Must run before the first socket is opened: clients and listeners need their congestion control before a handshake.
-fn attach_cc(task: &NodeTask, tools: &mut Tools<'_>, trial: &mut Trial) {
-    let group = tools.traffic_group;
-    let mut node = Node { interfaces: tools.interfaces, undo: tools.undo, group };
+fn attach_cc(task: &NodeTask, context: &mut PrepareContext<'_>, trial: &mut Trial) {
+    let group = context.traffic_group;
+    let mut node = Node { interfaces: context.interfaces, undo: context.undo, group };
     let outcome_of = |name: &str| trial.cc.outcome_of(task, name);
-    let decided = ecn::apply::decide_all(ecn::ends(task, outcome_of), task);
+    let decided = ecn::apply::decide_all(ecn::endpoints(task, outcome_of), task);
     // Without ECN, a congestion control whose own flags would negotiate it must be set after the handshake.
     let late = |group: &str| {
         decided.iter().any(|d| {
@@ -431,21 +441,21 @@ fn answer(
 
 async fn start_servers(
     task: &NodeTask,
-    tools: &mut Tools<'_>,
+    context: &mut PrepareContext<'_>,
     trial: &mut Trial,
 ) -> Result<(), AgentError> {
     if task.servers.is_empty() && task.clients.is_empty() {
         return Ok(());
     }
-    if let Some(group) = tools.traffic_group {
-        tools.undo.push(Step::TrafficGroup { folder: group.to_owned() })?;
+    if let Some(group) = context.traffic_group {
+        context.undo.push(Step::TrafficGroup { folder: group.to_owned() })?;
         let op = format!("make control group {} for traffic", group.display());
         cgroup::make(group).map_err(AgentError::system(op))?;
     }
-    attach_cc(task, tools, trial);
+    attach_cc(task, context, trial);
     // Start all servers before waiting for any: each takes milliseconds, and the starts overlap.
     for flow in &task.servers {
-        let traffic = tools.source.start(&trial.cc.renamed(flow), FlowEndpoint::Server)?;
+        let traffic = context.source.start(&trial.cc.renamed(flow), FlowEndpoint::Server)?;
         trial.servers.push((flow.clone(), traffic));
     }
     for (flow, traffic) in &mut trial.servers {

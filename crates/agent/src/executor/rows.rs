@@ -7,7 +7,7 @@ use ccbench_proto::wire::{self, Role, Side};
 pub use zero::zero_ns;
 
 use super::samples::{SocketHistories, SocketHistory};
-use crate::flow::{FlowEnd, FlowEndpoint};
+use crate::flow::{FlowEndpoint, FlowOutput};
 use ccbench_proto::tools::iperf3::{Report, StreamInterval, Totals};
 
 mod zero;
@@ -179,7 +179,12 @@ fn ended_by_order(ran: &FlowRun<'_>, report: &Report) -> bool {
 }
 
 /// Returns the error of this end, if any. `killed`: it did not end when asked.
-pub fn trouble(ran: &FlowRun<'_>, end: &FlowEnd, report: &Report, killed: bool) -> Option<String> {
+pub fn flow_error(
+    ran: &FlowRun<'_>,
+    end: &FlowOutput,
+    report: &Report,
+    killed: bool,
+) -> Option<String> {
     let process = format!("{} {}", ran.task.plan.tool(), ran.end.name());
     if let Some(error) = &report.error
         && !ended_by_order(ran, report)
@@ -198,7 +203,8 @@ pub fn trouble(ran: &FlowRun<'_>, end: &FlowEnd, report: &Report, killed: bool) 
         let short = (ran.stop_at_ns() - ran.ended_at_ns) as f64 / 1e9;
         return Some(format!("{process} ended {short:.1} s early{stderr}"));
     }
-    end.cut.then(|| format!("{process} wrote more output than the agent keeps: rows are missing"))
+    end.truncated
+        .then(|| format!("{process} wrote more output than the agent keeps: rows are missing"))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use tokio::sync::{oneshot, watch};
 use super::clock_steps;
 use super::outbox::Outbox;
 use super::samples::SamplerThread;
-use super::traffic::{self, Stage};
+use super::traffic::{self, RunContext};
 use crate::clock;
 use crate::flow::{FlowSource, Traffic};
 use crate::probe::tcp::{self, Deadline};
@@ -42,21 +42,25 @@ pub fn flow_ports(task: &NodeTask) -> Vec<FlowPorts> {
 }
 
 /// Runs everything except the samples, which run already. Returns when all of it has ended.
-pub async fn timeline(task: &NodeTask, servers: Vec<(FlowTask, Box<dyn Traffic>)>, stage: Stage) {
+pub async fn timeline(
+    task: &NodeTask,
+    servers: Vec<(FlowTask, Box<dyn Traffic>)>,
+    context: RunContext,
+) {
     let parts: Vec<crate::flow::BoxFuture<'_, ()>> = vec![
-        Box::pin(base_rtts(&task.peers, stage.start_at_ns, &stage.out)),
-        Box::pin(phases(task, &stage)),
-        Box::pin(probes(task, &stage)),
-        Box::pin(clock_steps::watch(&stage, stage.start_at_ns + task.length.nanos())),
+        Box::pin(base_rtts(&task.peers, context.start_at_ns, &context.out)),
+        Box::pin(phases(task, &context)),
+        Box::pin(probes(task, &context)),
+        Box::pin(clock_steps::watch(&context, context.start_at_ns + task.length.nanos())),
     ];
     let clients = task.clients.iter().map(|flow| {
         let run: crate::flow::BoxFuture<'_, ()> =
-            Box::pin(traffic::client(stage.clone(), flow.clone()));
+            Box::pin(traffic::client(context.clone(), flow.clone()));
         run
     });
     let servers = servers.into_iter().map(|(flow, listening)| {
         let run: crate::flow::BoxFuture<'_, ()> =
-            Box::pin(traffic::server(stage.clone(), flow, listening));
+            Box::pin(traffic::server(context.clone(), flow, listening));
         run
     });
     join_all(parts.into_iter().chain(clients).chain(servers)).await;
@@ -75,45 +79,45 @@ async fn base_rtts(peers: &BTreeMap<String, IpAddr>, start_at_ns: u64, out: &Out
     join_all(measured).await;
 }
 
-async fn phases(task: &NodeTask, stage: &Stage) {
+async fn phases(task: &NodeTask, context: &RunContext) {
     for phase in &task.phases {
         tokio::select! {
-            () = clock::sleep_until(stage.start_at_ns + phase.start.nanos()) => {}
-            () = stage.cancelled() => return,
+            () = clock::sleep_until(context.start_at_ns + phase.start.nanos()) => {}
+            () = context.cancelled() => return,
         }
-        stage.out.event(Kind::PhaseStart(NoData {}), &phase.name, "").await;
+        context.out.event(Kind::PhaseStart(NoData {}), &phase.name, "").await;
     }
     tokio::select! {
-        () = clock::sleep_until(stage.start_at_ns + task.length.nanos()) => {}
-        () = stage.cancelled() => return,
+        () = clock::sleep_until(context.start_at_ns + task.length.nanos()) => {}
+        () = context.cancelled() => return,
     }
-    stage.out.event(Kind::TrialEnd(NoData {}), "", "").await;
+    context.out.event(Kind::TrialEnd(NoData {}), "", "").await;
 }
 
-async fn probes(task: &NodeTask, stage: &Stage) {
-    let end_at_ns = stage.start_at_ns + task.length.nanos();
+async fn probes(task: &NodeTask, context: &RunContext) {
+    let end_at_ns = context.start_at_ns + task.length.nanos();
     let run = task.probes.iter().map(|probe| async move {
         tokio::select! {
-            done = measure(probe, stage, end_at_ns) => {
+            done = measure(probe, context, end_at_ns) => {
                 if let Err(error) = done {
-                    stage.out.event(Kind::ProbeError(NoData {}), &probe.id, error.to_string()).await;
+                    context.out.event(Kind::ProbeError(NoData {}), &probe.id, error.to_string()).await;
                 }
             }
-            () = stage.cancelled() => {}
+            () = context.cancelled() => {}
         }
     });
     join_all(run).await;
 }
 
-async fn measure(probe: &ProbeTask, stage: &Stage, end_at_ns: u64) -> std::io::Result<()> {
-    let out = stage.out.clone();
+async fn measure(probe: &ProbeTask, context: &RunContext, end_at_ns: u64) -> std::io::Result<()> {
+    let out = context.out.clone();
     let mut emit = move |row| out.offer(Of::Probe(row));
     let is_stream = probe.plan.kind == ProbeKind::UdpStream;
     let left = if is_stream || probe.plan.kind.connects() {
         let deadline = Deadline { at_ns: end_at_ns, stop: Arc::default() };
         let _stop = StopOnDrop(Arc::clone(&deadline.stop));
         let (sender, done) = oneshot::channel();
-        let (task, start_at_ns) = (probe.clone(), stage.start_at_ns);
+        let (task, start_at_ns) = (probe.clone(), context.start_at_ns);
         let thread = std::thread::Builder::new().name(format!("probe-{}", probe.id));
         thread.spawn(move || {
             let under_way = if is_stream {
@@ -127,13 +131,13 @@ async fn measure(probe: &ProbeTask, stage: &Stage, end_at_ns: u64) -> std::io::R
         let under_way = done.await.map_err(|_| std::io::Error::other("its thread panicked"))??;
         usize::from(under_way)
     } else {
-        ping::probe(probe, stage.start_at_ns, end_at_ns, &mut emit).await?
+        ping::probe(probe, context.start_at_ns, end_at_ns, &mut emit).await?
     };
     if left > 0 {
         let message = format!(
             "unfinished measurements at the end of the trial: {left}; they have no row and count neither as measured nor as lost"
         );
-        stage.out.event(Kind::ProbeUnfinished(NoData {}), &probe.id, message).await;
+        context.out.event(Kind::ProbeUnfinished(NoData {}), &probe.id, message).await;
     }
     Ok(())
 }
@@ -147,15 +151,15 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// Returns the stage of a trial whose samples run already.
-pub fn stage(
+/// Returns the context of a trial whose samples run already.
+pub fn context(
     source: &Arc<dyn FlowSource>,
     start_at_ns: u64,
     out: &Outbox,
     sampler: &SamplerThread,
     cancel: watch::Receiver<bool>,
-) -> Stage {
-    Stage {
+) -> RunContext {
+    RunContext {
         source: Arc::clone(source),
         start_at_ns,
         out: out.clone(),

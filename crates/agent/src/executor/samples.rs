@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use ccbench_collector::ports::PortMap;
-use ccbench_collector::{Awake, FlowPorts, HostSampler, Sampler};
+use ccbench_collector::{FlowPorts, HostSampler, KeptAwakeBy, Sampler};
 use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::plan::Sample;
 use ccbench_proto::resolve::TimedChange;
@@ -37,7 +37,7 @@ pub struct SampleTask {
     /// The sampling intervals.
     pub sample: Sample,
     /// The threads that keep the CPUs from halting.
-    pub awake: Awake,
+    pub awake: KeptAwakeBy,
     /// All links of this node.
     pub links: Vec<TimedLink>,
     /// The trial's beginning.

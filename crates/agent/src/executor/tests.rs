@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 
 use super::*;
-use crate::flow::{BoxFuture, FlowEnd, FlowEndpoint, Progress, Traffic};
+use crate::flow::{BoxFuture, FlowEndpoint, FlowOutput, Progress, Traffic};
 use crate::interfaces::fake::FakeInterfaces;
 use ccbench_collector::acks::{AckSource, AcksError};
 use ccbench_collector::{Drained, FlowPorts, SampleError};
@@ -106,7 +106,7 @@ impl Traffic for FakeTraffic {
         let mut over = self.over.subscribe();
         Box::pin(async move {
             drop(over.wait_for(|&over| over).await);
-            Progress::Ended(FlowEnd { output: REPORT.into(), ..FlowEnd::default() })
+            Progress::Ended(FlowOutput { output: REPORT.into(), ..FlowOutput::default() })
         })
     }
     fn stop(&mut self, how: Stop) {
@@ -169,7 +169,7 @@ impl AckSource for FakeAcks {
             into.push(Of::Acks(wire::Acks { at_ns: vec![now_ns], ..Default::default() }));
         }
     }
-    fn refused(&mut self, _: &Of) {}
+    fn count_refused(&mut self, _: &Of) {}
     fn counts(&mut self, at_ns: u64) -> Vec<wire::AckCount> {
         vec![wire::AckCount { at_ns, lost_rows: 1, ..Default::default() }]
     }
@@ -217,7 +217,7 @@ impl Rig {
         boot: Option<Boot>,
     ) -> Self {
         let calls = Arc::new(Mutex::new(Vec::new()));
-        let handle = spawn(Parts {
+        let handle = spawn(Dependencies {
             interfaces: Arc::new(interfaces.clone()),
             source: Arc::new(FakeSource { script, calls: Arc::clone(&calls) }),
             sampler,
@@ -405,7 +405,7 @@ async fn the_interface_of_the_controller_is_not_shaped() {
     let controller = "10.8.0.9".parse().ok();
     let prepare = async |plan: String, peer| {
         let request = wire::PrepareRequest { plan_toml: plan, epoch: 1, ..rig.request() };
-        let (_end, connection) = ConnectionEnd::example_from(peer);
+        let (_end, connection) = ConnectionHandle::example_from(peer);
         let reply = rig.handle.prepare(request, Some(connection)).await;
         rig.handle.reset(wire::ResetRequest::default()).await.unwrap();
         reply.map(drop).map_err(|error| error.to_string())

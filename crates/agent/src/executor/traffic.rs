@@ -11,7 +11,7 @@ use super::outbox::Outbox;
 use super::rows::{self, FlowRun};
 use super::samples::{SocketHistories, lock};
 use crate::clock;
-use crate::flow::{FlowEnd, FlowEndpoint, FlowSource, Progress, Stop, Traffic};
+use crate::flow::{FlowEndpoint, FlowOutput, FlowSource, Progress, Stop, Traffic};
 use ccbench_proto::tools::iperf3::{Numbering, Report, StreamInterval};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -21,11 +21,11 @@ const GRACE_NS: u64 = 3 * SECOND_NS;
 /// Time between two stop signals.
 const STEP_NS: u64 = SECOND_NS;
 /// How long a killed process may take to disappear.
-const DEATH_NS: u64 = 2 * SECOND_NS;
+const EXIT_TIMEOUT_NS: u64 = 2 * SECOND_NS;
 
 /// State that all flow ends of a trial share.
 #[derive(Clone)]
-pub struct Stage {
+pub struct RunContext {
     /// Starts traffic.
     pub source: Arc<dyn FlowSource>,
     /// The trial's beginning.
@@ -38,7 +38,7 @@ pub struct Stage {
     pub cancel: watch::Receiver<bool>,
 }
 
-impl Stage {
+impl RunContext {
     /// Resolves when the trial is cancelled; never, if the sender is gone.
     pub async fn cancelled(&self) {
         let mut cancel = self.cancel.clone();
@@ -71,31 +71,31 @@ fn stop_steps(task: &FlowTask, end: FlowEndpoint, start_at_ns: u64) -> [StopStep
 }
 
 /// Waits for the client's start, runs the client, and sends its rows.
-pub async fn client(stage: Stage, task: FlowTask) {
+pub async fn client(context: RunContext, task: FlowTask) {
     tokio::select! {
-        () = clock::sleep_until(stage.start_at_ns + task.start.nanos()) => {}
-        () = stage.cancelled() => return,
+        () = clock::sleep_until(context.start_at_ns + task.start.nanos()) => {}
+        () = context.cancelled() => return,
     }
     let launched_at_ns = clock::now_ns();
-    match stage.source.start(&task, FlowEndpoint::Client) {
+    match context.source.start(&task, FlowEndpoint::Client) {
         Ok(traffic) => {
-            stage.out.event(Kind::FlowStart(NoData {}), &task.group, "").await;
-            run(&stage, &task, FlowEndpoint::Client, traffic, launched_at_ns).await;
+            context.out.event(Kind::FlowStart(NoData {}), &task.group, "").await;
+            run(&context, &task, FlowEndpoint::Client, traffic, launched_at_ns).await;
         }
         Err(error) => {
-            stage.out.event(Kind::FlowError(NoData {}), &task.group, error.to_string()).await;
+            context.out.event(Kind::FlowError(NoData {}), &task.group, error.to_string()).await;
         }
     }
 }
 
 /// Runs a server that already listens, and sends its rows.
-pub async fn server(stage: Stage, task: FlowTask, traffic: Box<dyn Traffic>) {
+pub async fn server(context: RunContext, task: FlowTask, traffic: Box<dyn Traffic>) {
     let launched_at_ns = clock::now_ns();
-    run(&stage, &task, FlowEndpoint::Server, traffic, launched_at_ns).await;
+    run(&context, &task, FlowEndpoint::Server, traffic, launched_at_ns).await;
 }
 
 async fn run(
-    stage: &Stage,
+    context: &RunContext,
     task: &FlowTask,
     end: FlowEndpoint,
     mut traffic: Box<dyn Traffic>,
@@ -103,13 +103,13 @@ async fn run(
 ) {
     let (client_port, count) = (task.client_port, task.plan.count);
     let numbering = Numbering { client_port, count, listens: end == FlowEndpoint::Server };
-    let steps = stop_steps(task, end, stage.start_at_ns).to_vec();
+    let steps = stop_steps(task, end, context.start_at_ns).to_vec();
     let mut steps = steps.into_iter().peekable();
     let (mut live, mut killed, mut cancelled) = (None::<Report>, false, false);
     let mut unread = 0;
     let mut interrupted_at_ns = None;
     let left = loop {
-        let next_ns = steps.peek().map_or(clock::now_ns() + DEATH_NS, |step| step.at_ns);
+        let next_ns = steps.peek().map_or(clock::now_ns() + EXIT_TIMEOUT_NS, |step| step.at_ns);
         tokio::select! {
             progress = traffic.next() => match progress {
                 Progress::Line { at_ns, line } => {
@@ -117,7 +117,7 @@ async fn run(
                     let known = report.intervals.len();
                     unread += u32::from(report.on_line(&line, numbering).is_none());
                     for row in new_rows(report, known, at_ns, (task, end)) {
-                        stage.out.send(Of::Interval(row)).await;
+                        context.out.send(Of::Interval(row)).await;
                     }
                 }
                 Progress::Ended(left) => break left,
@@ -131,9 +131,9 @@ async fn run(
                     killed |= step.how == Stop::Kill;
                 }
                 // SIGKILL did not end it: the kernel cannot remove the process.
-                None => break FlowEnd { exit_code: -1, ..FlowEnd::default() },
+                None => break FlowOutput { exit_code: -1, ..FlowOutput::default() },
             },
-            () = stage.cancelled(), if !cancelled => {
+            () = context.cancelled(), if !cancelled => {
                 cancelled = true;
                 traffic.stop(Stop::Kill);
                 steps = Vec::new().into_iter().peekable();
@@ -149,7 +149,7 @@ async fn run(
             task.plan.tool(),
             end.name()
         );
-        stage.out.event(Kind::Iperf3Unread(NoData {}), &task.group, what).await;
+        context.out.event(Kind::Iperf3Unread(NoData {}), &task.group, what).await;
     }
     let ran = FlowRun {
         task,
@@ -157,10 +157,10 @@ async fn run(
         launched_at_ns,
         interrupted_at_ns,
         ended_at_ns: clock::now_ns(),
-        start_at_ns: stage.start_at_ns,
-        tool: &stage.source.version(task.plan.tool()),
+        start_at_ns: context.start_at_ns,
+        tool: &context.source.version(task.plan.tool()),
     };
-    report(stage, &ran, numbering, live, &left, killed).await;
+    report(context, &ran, numbering, live, &left, killed).await;
 }
 
 /// Returns the rows of the intervals that a line added. Their time is the interval's end, or `read_at_ns` without a time zero.
@@ -179,17 +179,17 @@ fn new_rows(
 }
 
 async fn report(
-    stage: &Stage,
+    context: &RunContext,
     ran: &FlowRun<'_>,
     numbering: Numbering,
     live: Option<Report>,
-    left: &FlowEnd,
+    left: &FlowOutput,
     killed: bool,
 ) {
     let streamed = live.is_some();
     let mut report = live.unwrap_or_else(|| Report::from_json(&left.output, numbering));
     let (zero_ns, flows) = {
-        let seen = lock(&stage.seen);
+        let seen = lock(&context.seen);
         let zero_ns = rows::zero_ns(ran, &report, &seen);
         if !streamed {
             rows::add_rest(ran, &mut report, zero_ns);
@@ -198,22 +198,22 @@ async fn report(
     };
     if !streamed {
         for row in rows::intervals(ran, &report, zero_ns) {
-            stage.out.send(Of::Interval(row)).await;
+            context.out.send(Of::Interval(row)).await;
         }
     }
     for row in flows {
-        stage.out.send(Of::Flow(row)).await;
+        context.out.send(Of::Flow(row)).await;
     }
     let group = &ran.task.group;
-    stage
+    context
         .out
         .raw(&format!("{}-{group}-{}.json", ran.task.plan.tool(), ran.end.name()), &left.output)
         .await;
-    if let Some(trouble) = rows::trouble(ran, left, &report, killed) {
-        stage.out.event(Kind::FlowError(NoData {}), group, trouble).await;
+    if let Some(flow_error) = rows::flow_error(ran, left, &report, killed) {
+        context.out.event(Kind::FlowError(NoData {}), group, flow_error).await;
     }
     if ran.end == FlowEndpoint::Client {
-        stage.out.event(Kind::FlowEnd(NoData {}), group, "").await;
+        context.out.event(Kind::FlowEnd(NoData {}), group, "").await;
     }
 }
 

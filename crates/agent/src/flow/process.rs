@@ -18,7 +18,7 @@ use ccbench_proto::tools::iperf3::{Numbering, Report};
 
 use super::generator;
 use super::iperf3::{Version, client_args, server_args};
-use super::{BoxFuture, FlowEnd, FlowEndpoint, FlowSource, Progress, Stop, Traffic};
+use super::{BoxFuture, FlowEndpoint, FlowOutput, FlowSource, Progress, Stop, Traffic};
 use crate::clock;
 use crate::error::{AgentError, ListenError};
 use crate::listening;
@@ -27,9 +27,9 @@ use crate::listening;
 /// report in memory. If the output is truncated, its complete intervals still count.
 pub const MAX_OUTPUT_BYTES: usize = 64 << 20;
 const MAX_ERRORS_BYTES: usize = 4 << 10;
-const LISTEN_LIMIT: Duration = Duration::from_secs(2);
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long to wait for the pipes after a process's end: a stray descendant may hold one open.
-const PIPE_LIMIT: Duration = Duration::from_millis(500);
+const PIPE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The programs that generate traffic. The version of iperf3 is queried when it is first needed.
 #[derive(Debug, Default)]
@@ -64,7 +64,7 @@ async fn ask_version() -> Result<Version, AgentError> {
     let asked =
         Command::new("iperf3").arg("--version").stdin(Stdio::null()).kill_on_drop(true).output();
     let no = |source| AgentError::NoIperf3 { source };
-    let output = tokio::time::timeout(LISTEN_LIMIT, asked)
+    let output = tokio::time::timeout(LISTEN_TIMEOUT, asked)
         .await
         .map_err(|_| no(std::io::ErrorKind::TimedOut.into()))?
         .map_err(no)?;
@@ -134,7 +134,7 @@ impl FlowSource for Generators {
             stdout: child.stdout.take(),
             stderr: child.stderr.take(),
             child,
-            end: FlowEnd::default(),
+            end: FlowOutput::default(),
             status: None,
             by_line,
             line: Vec::new(),
@@ -147,7 +147,7 @@ struct Process {
     child: Child,
     stdout: Option<ChildStdout>,
     stderr: Option<ChildStderr>,
-    end: FlowEnd,
+    end: FlowOutput,
     status: Option<ExitStatus>,
     by_line: bool,
     /// The incomplete last line.
@@ -173,7 +173,7 @@ impl Process {
                 Ok(status) => Read::Exit(status),
                 Err(_) => Read::Late,
             },
-            () = tokio::time::sleep(PIPE_LIMIT), if exited => Read::Late,
+            () = tokio::time::sleep(PIPE_TIMEOUT), if exited => Read::Late,
         }
     }
 
@@ -203,9 +203,9 @@ impl Process {
 
     fn keep(&mut self, bytes: &[u8]) {
         let room = MAX_OUTPUT_BYTES - self.end.output.len();
-        self.end.cut |= bytes.len() > room;
+        self.end.truncated |= bytes.len() > room;
         self.end.output.extend_from_slice(&bytes[..bytes.len().min(room)]);
-        if self.by_line && !self.end.cut {
+        if self.by_line && !self.end.truncated {
             self.line.extend_from_slice(bytes);
         }
     }
@@ -218,7 +218,7 @@ impl Process {
         Some(line)
     }
 
-    fn ended(&mut self) -> FlowEnd {
+    fn ended(&mut self) -> FlowOutput {
         use std::os::unix::process::ExitStatusExt as _;
         let mut end = std::mem::take(&mut self.end);
         end.exit_code =
@@ -241,7 +241,7 @@ impl Traffic for Process {
     fn listening(&mut self) -> BoxFuture<'_, Result<(), ListenError>> {
         Box::pin(async {
             let Some(port) = self.listens_on else { return Ok(()) };
-            let deadline = clock::now_ns() + LISTEN_LIMIT.as_nanos() as u64;
+            let deadline = clock::now_ns() + LISTEN_TIMEOUT.as_nanos() as u64;
             loop {
                 if let Ok(Some(_)) = self.child.try_wait() {
                     return Err(self.listen_error().await);

@@ -26,7 +26,7 @@ use super::{Args, GenerateError};
 use crate::clock;
 
 /// Time limit for one connection to be established.
-const CONNECT_LIMIT: Duration = Duration::from_secs(CONNECT_LIMIT_S);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(CONNECT_LIMIT_S);
 /// Size of one `recv`: it spans several rounds of TCP's buffer autotuning at high rates, and keeps system calls rare at any rate.
 const RECV_BYTES: usize = 1 << 20;
 
@@ -62,7 +62,7 @@ pub(super) fn connect(
         let socket = open(args, server.ip())?;
         bind(&socket, &local).map_err(GenerateError::system(format!("bind to {local}")))?;
         // On Linux, the send timeout also limits `connect`.
-        sockopt::set_socket_timeout(&socket, Timeout::Send, Some(CONNECT_LIMIT))
+        sockopt::set_socket_timeout(&socket, Timeout::Send, Some(CONNECT_TIMEOUT))
             .map_err(GenerateError::system("set the connect timeout"))?;
         connect_socket(&socket, &server)
             .map_err(|error| if error == Errno::INPROGRESS { Errno::TIMEDOUT } else { error })

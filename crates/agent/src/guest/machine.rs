@@ -97,11 +97,11 @@ impl Busy {
 pub fn shell() -> ! {
     let error = std::process::Command::new("/bin/sh").arg("-l").exec();
     message(format_args!("ccbench guest: /bin/sh: {error}"));
-    off()
+    power_off()
 }
 
 /// Ends the machine: QEMU runs with `-no-reboot`.
-pub fn off() -> ! {
+pub fn power_off() -> ! {
     // Resets at once, as Alt-SysRq-B does. User-Mode Linux has no SysRq, but can power off. If neither works, the end
     // of process 1 causes a panic, which also ends the machine.
     let _ = fs::write("/proc/sysrq-trigger", "b");

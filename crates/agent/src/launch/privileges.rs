@@ -29,7 +29,7 @@ const OVERFLOW: u32 = 65_534;
 
 /// A user and a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Identity {
+pub struct Credentials {
     uid: u32,
     gid: u32,
 }
@@ -39,14 +39,14 @@ pub struct Identity {
 #[error(
     "`{text}` is not a user; give the name of a user of this machine, a UID or UID:GID, but not root"
 )]
-pub struct IdentityError {
+pub struct CredentialsError {
     text: String,
 }
 
-impl FromStr for Identity {
-    type Err = IdentityError;
+impl FromStr for Credentials {
+    type Err = CredentialsError;
 
-    fn from_str(text: &str) -> Result<Self, IdentityError> {
+    fn from_str(text: &str) -> Result<Self, CredentialsError> {
         let named = || {
             let (user, group) = text.split_once(':').map_or((text, None), |(u, g)| (u, Some(g)));
             let known = User::from_name(user).ok().flatten();
@@ -62,11 +62,11 @@ impl FromStr for Identity {
         };
         let right =
             |found: &Self| ![found.uid, found.gid].iter().any(|id| [0, u32::MAX].contains(id));
-        named().filter(right).ok_or_else(|| IdentityError { text: text.to_owned() })
+        named().filter(right).ok_or_else(|| CredentialsError { text: text.to_owned() })
     }
 }
 
-impl fmt::Display for Identity {
+impl fmt::Display for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { uid, gid } = *self;
         write!(f, "{uid}:{gid}")?;
@@ -77,14 +77,14 @@ impl fmt::Display for Identity {
     }
 }
 
-impl Default for Identity {
+impl Default for Credentials {
     fn default() -> Self {
         let found = [USER, FALLBACK].into_iter().find_map(|name| name.parse().ok());
         found.unwrap_or(Self { uid: OVERFLOW, gid: OVERFLOW })
     }
 }
 
-impl Identity {
+impl Credentials {
     /// Returns the user.
     pub(super) fn uid(self) -> u32 {
         self.uid
@@ -135,7 +135,7 @@ fn failed<E: Into<io::Error>>(op: &'static str) -> impl FnOnce(E) -> DropError {
 /// # Errors
 /// The kernel refused; the process must not continue.
 pub fn drop_all(
-    identity: Identity,
+    identity: Credentials,
     net_admin: bool,
     program: Option<&Metadata>,
 ) -> Result<(), DropError> {
@@ -211,15 +211,19 @@ mod tests {
 
     #[test]
     fn a_user_has_a_name_or_numbers_but_is_not_root() {
-        assert_eq!("1234:5678".parse(), Ok(Identity { uid: 1234, gid: 5678 }));
-        assert_eq!("4000000".parse(), Ok(Identity { uid: 4_000_000, gid: 4_000_000 }));
+        assert_eq!("1234:5678".parse(), Ok(Credentials { uid: 1234, gid: 5678 }));
+        assert_eq!("4000000".parse(), Ok(Credentials { uid: 4_000_000, gid: 4_000_000 }));
         for wrong in ["", "root", "0", "0:5", "5:0", "4294967295", "-1", "no such user"] {
-            let error = wrong.parse::<Identity>().unwrap_err().to_string();
+            let error = wrong.parse::<Credentials>().unwrap_err().to_string();
             assert!(error.contains("not root"), "{error}");
         }
-        let default = Identity::default();
+        let default = Credentials::default();
         assert!(default.uid > 0 && default.gid > 0);
         assert!(default.to_string().starts_with(&format!("{}:{}", default.uid, default.gid)));
-        assert_eq!(Identity { uid: 4_000_000, gid: 5 }.to_string(), "4000000:5", "it has no name");
+        assert_eq!(
+            Credentials { uid: 4_000_000, gid: 5 }.to_string(),
+            "4000000:5",
+            "it has no name"
+        );
     }
 }

@@ -102,23 +102,24 @@ pub(crate) fn v6_prefix(prefix: u8) -> u8 {
 /// Returns the blocks that a new shell may use, best first. In a shell these are parts of its block, elsewhere blocks
 /// that overlap no route of this machine.
 pub(crate) fn free(
-    around: Option<Block>,
+    enclosing: Option<Block>,
     routes: &[(Ipv4Addr, u8)],
 ) -> impl Iterator<Item = Block> {
     let is_free = move |block: &Block| {
         routes.iter().all(|&(base, prefix)| {
             // Ignore the default route and routes to the whole block of the surrounding shell.
-            let leads_here = around.is_some_and(|around| prefix <= around.prefix);
+            let leads_here = enclosing.is_some_and(|enclosing| prefix <= enclosing.prefix);
             prefix == 0 || leads_here || !block.overlaps(base.to_bits(), prefix)
         })
     };
-    let parts = around.into_iter().flat_map(Block::parts);
-    let whole = POOLS.into_iter().filter(move |_| around.is_none()).flat_map(|(base, prefix)| {
-        (0..1_u32 << (OUTERMOST - prefix)).map(move |n| Block {
-            base: base.to_bits() + (n << (32 - OUTERMOST)),
-            prefix: OUTERMOST,
-        })
-    });
+    let parts = enclosing.into_iter().flat_map(Block::parts);
+    let whole =
+        POOLS.into_iter().filter(move |_| enclosing.is_none()).flat_map(|(base, prefix)| {
+            (0..1_u32 << (OUTERMOST - prefix)).map(move |n| Block {
+                base: base.to_bits() + (n << (32 - OUTERMOST)),
+                prefix: OUTERMOST,
+            })
+        });
     parts.chain(whole).filter(is_free)
 }
 
@@ -151,13 +152,13 @@ mod tests {
 
     #[test]
     fn nested_shells_get_parts_until_none_is_left() {
-        let mut around = block("100.64.0.0/18");
+        let mut enclosing = block("100.64.0.0/18");
         let mut depth = 1;
         let routes = [(Ipv4Addr::UNSPECIFIED, 0), (Ipv4Addr::new(100, 64, 0, 0), 30)];
-        while let Some(part) = free(Some(around), &routes).next() {
-            assert!(around.overlaps(part.base, part.prefix));
-            assert!(part.base > around.base + 3, "its own pair is not given away");
-            (around, depth) = (part, depth + 1);
+        while let Some(part) = free(Some(enclosing), &routes).next() {
+            assert!(enclosing.overlaps(part.base, part.prefix));
+            assert!(part.base > enclosing.base + 3, "its own pair is not given away");
+            (enclosing, depth) = (part, depth + 1);
         }
         assert_eq!(depth, 5);
         let taken = [(Ipv4Addr::new(100, 64, 8, 0), 21)];

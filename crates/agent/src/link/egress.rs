@@ -8,10 +8,10 @@ use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{SigSet, Signal};
 
-use super::between::{InterfaceLock, find};
+use super::bridge::{InterfaceLock, find};
 use super::error::LinkError;
-use super::net::{Device, Net};
 use super::report::Name;
+use super::rtnl::{Device, Rtnl};
 use super::session::Direction;
 use super::spec::{DOWN, Spec};
 use crate::interfaces::{Interfaces as _, Machine};
@@ -69,7 +69,7 @@ impl Egress {
     /// # Errors
     /// The interface does not exist, is already shaped, or the shaper failed.
     pub(crate) fn open(dev: &str, spec: &Spec) -> Result<(Self, Direction), LinkError> {
-        let device = find(&mut Net::open()?, FLAG, dev)?;
+        let device = find(&mut Rtnl::open()?, FLAG, dev)?;
         let interface = InterfaceLock::take(FLAG, &device)?;
         let state_dir = state_dir(&device);
         let lock = undo::lock_soon(&state_dir, LINK_RETRIES)?;

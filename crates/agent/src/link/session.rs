@@ -9,7 +9,7 @@ use super::args::{Args, Start};
 use super::error::LinkError;
 use super::output::Output;
 use super::report::{Interval, Name, Reading};
-use super::signals::{Caught, Signals};
+use super::signals::{ReceivedSignal, Signals};
 use crate::clock;
 
 /// How often packets and changes are read from the links, whose buffers are limited.
@@ -97,7 +97,7 @@ impl LinkSession {
     pub(crate) fn run(
         mut self,
         signals: &Signals,
-        mut on_signal: impl FnMut(Caught) -> Option<u8>,
+        mut on_signal: impl FnMut(ReceivedSignal) -> Option<u8>,
     ) -> Result<u8, LinkError> {
         let mut next_ns = self.began_ns + self.interval_ns;
         let code = loop {

@@ -22,8 +22,8 @@ use nix::unistd::Pid;
 
 use super::addresses::{self, Block};
 use super::error::LinkError;
-use super::net::{Device, Net, everywhere, is_taken};
-use super::signals::Caught;
+use super::rtnl::{Device, Rtnl, is_taken, unspecified};
+use super::signals::ReceivedSignal;
 
 use ccbench_io::console::message;
 
@@ -81,12 +81,12 @@ impl Shell {
     /// # Errors
     /// The kernel refused.
     pub(crate) fn make(own_outside: bool) -> Result<Self, LinkError> {
-        let mut here = Net::open()?;
+        let mut here = Rtnl::open()?;
         if own_outside {
             let loopback = expect(&mut here, LOOPBACK)?;
             here.set_up(&loopback)?;
         }
-        let around = around();
+        let enclosing = enclosing_block();
         let outside = own_namespace()?;
         let (inside, mut there) = enter_new(SETTINGS)?;
         let (middle, mut between) = enter_new(SILENT)?;
@@ -97,7 +97,7 @@ impl Shell {
             let device = expect(&mut between, name)?;
             between.set_up(&device)?;
         }
-        let block = configure((&mut here, &device), &mut there, around)?;
+        let block = configure((&mut here, &device), &mut there, enclosing)?;
         Ok(Self { outside, inside, middle, block, command: None, server: None, terminated: false })
     }
 
@@ -158,7 +158,7 @@ impl Shell {
 
     /// Handles a signal. Returns the command's exit code once it has ended. Forwards signals except SIGCHLD to the
     /// command, unless the terminal has already sent them to it. The second SIGTERM becomes a SIGKILL.
-    pub(crate) fn on_signal(&mut self, caught: Caught) -> Option<u8> {
+    pub(crate) fn on_signal(&mut self, caught: ReceivedSignal) -> Option<u8> {
         let Some(command) = &mut self.command else { return Some(1) };
         if let Ok(Some(status)) = command.try_wait() {
             self.command = None;
@@ -172,7 +172,7 @@ impl Shell {
                 message(format_args!("ccbench link: the command of --outside has ended: {status}"));
             }
         }
-        if caught.signal == Signal::SIGCHLD || caught.typed {
+        if caught.signal == Signal::SIGCHLD || caught.from_terminal {
             return None;
         }
         let is_term = caught.signal == Signal::SIGTERM;
@@ -195,7 +195,7 @@ impl Drop for Shell {
             let _ = server.wait();
         }
         // The kernel would remove it, too, but later.
-        if let Ok(mut middle) = Net::open() {
+        if let Ok(mut middle) = Rtnl::open() {
             let _ = middle.remove(OUTER);
         }
     }
@@ -234,19 +234,19 @@ fn own_namespace() -> Result<File, LinkError> {
 }
 
 /// Moves the calling thread into a new namespace with the loopback interface up.
-fn enter_new(settings: &[(&str, &str)]) -> Result<(File, Net), LinkError> {
+fn enter_new(settings: &[(&str, &str)]) -> Result<(File, Rtnl), LinkError> {
     unshare(CloneFlags::CLONE_NEWNET).map_err(LinkError::system("make a network namespace"))?;
     for (key, value) in settings {
         // A kernel without IPv6 lacks some of them, and a read-only /proc/sys leaves the defaults.
         let _ = std::fs::write(format!("/proc/sys/net/{key}"), value);
     }
-    let mut net = Net::open()?;
+    let mut net = Rtnl::open()?;
     let loopback = expect(&mut net, LOOPBACK)?;
     net.set_up(&loopback)?;
     Ok((own_namespace()?, net))
 }
 
-fn expect(net: &mut Net, name: &str) -> Result<Device, LinkError> {
+fn expect(net: &mut Rtnl, name: &str) -> Result<Device, LinkError> {
     net.device(name)?.ok_or_else(|| LinkError::Netlink {
         operation: format!("find the interface {name} that was just made"),
         source: std::io::ErrorKind::NotFound.into(),
@@ -255,16 +255,16 @@ fn expect(net: &mut Net, name: &str) -> Result<Device, LinkError> {
 
 /// Gives both ends addresses and routes to each other.
 fn configure(
-    (here, device): (&mut Net, &str),
-    there: &mut Net,
-    around: Option<Block>,
+    (here, device): (&mut Rtnl, &str),
+    there: &mut Rtnl,
+    enclosing: Option<Block>,
 ) -> Result<Block, LinkError> {
     let (outer, inner) = (expect(here, device)?, expect(there, COMMANDS)?);
     here.set_up(&outer)?;
     there.set_up(&inner)?;
     let routes = here.routes()?;
     let has_loopback = expect(here, LOOPBACK)?.up;
-    for block in addresses::free(around, &routes) {
+    for block in addresses::free(enclosing, &routes) {
         // Adding the route reserves the block: if two shells start at once, one is refused and tries the next block.
         let via = block.inner().into();
         match here.add_route(&outer, block.base().into(), block.prefix(), via) {
@@ -286,13 +286,13 @@ fn configure(
         let _ = here.add_route(&outer, base, addresses::v6_prefix(block.prefix()), via);
         return Ok(block);
     }
-    let nested = around.map_or("", |_| ", or the shells are nested too deeply");
+    let nested = enclosing.map_or("", |_| ", or the shells are nested too deeply");
     Err(LinkError::NoAddresses { nested })
 }
 
 /// Sets one end's addresses, its neighbour entry and its default route.
 fn address(
-    net: &mut Net,
+    net: &mut Rtnl,
     device: &Device,
     own: Ipv4Addr,
     (neighbour, mac): (Ipv4Addr, &[u8]),
@@ -307,7 +307,7 @@ fn address(
             net.add_address(device, own, prefix)?;
             net.add_neighbour(device, neighbour, mac)?;
             match default {
-                Some(_) => net.add_route(device, everywhere(own), 0, neighbour),
+                Some(_) => net.add_route(device, unspecified(own), 0, neighbour),
                 None => Ok(()),
             }
         };
@@ -321,7 +321,7 @@ fn address(
 }
 
 /// Returns the surrounding shell's block, if this is its network and not another one that inherited the variable.
-fn around() -> Option<Block> {
+fn enclosing_block() -> Option<Block> {
     let block: Block = std::env::var(BLOCK_VARIABLE).ok()?.parse().ok()?;
     UdpSocket::bind((block.inner(), 0)).ok().map(|_| block)
 }

@@ -16,11 +16,11 @@ pub(crate) struct Signals {
 
 /// A received signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Caught {
+pub(crate) struct ReceivedSignal {
     /// The signal.
     pub(crate) signal: Signal,
     /// It was typed at the terminal, which has sent it to the command, too.
-    pub(crate) typed: bool,
+    pub(crate) from_terminal: bool,
 }
 
 impl Signals {
@@ -44,7 +44,7 @@ impl Signals {
     ///
     /// # Errors
     /// `poll` failed.
-    pub(crate) fn wait(&self, limit: Duration) -> Result<Option<Caught>, LinkError> {
+    pub(crate) fn wait(&self, limit: Duration) -> Result<Option<ReceivedSignal>, LinkError> {
         let limit = Timespec {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: limit.subsec_nanos().into(),
@@ -56,6 +56,9 @@ impl Signals {
         }
         let Some(info) = self.fd.read_signal().ok().flatten() else { return Ok(None) };
         let signal = i32::try_from(info.ssi_signo).ok().and_then(|n| Signal::try_from(n).ok());
-        Ok(signal.map(|signal| Caught { signal, typed: info.ssi_code == libc::SI_KERNEL }))
+        Ok(signal.map(|signal| ReceivedSignal {
+            signal,
+            from_terminal: info.ssi_code == libc::SI_KERNEL,
+        }))
     }
 }

@@ -30,7 +30,7 @@ impl RequestParser {
 
 /// An incremental parser of responses.
 #[derive(Debug, Default)]
-pub struct Answer {
+pub struct Response {
     head: Vec<u8>,
     /// Status code, once it is known.
     pub status: Option<u16>,
@@ -42,7 +42,7 @@ pub struct Answer {
 
 /// Why a response is not complete HTTP/1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum AnswerError {
+pub enum ResponseError {
     /// The head does not end within the limit.
     #[error("the answer's head does not end")]
     EndlessHead,
@@ -51,7 +51,7 @@ pub enum AnswerError {
     NotHttp(String),
     /// The connection closed before a response.
     #[error("the server closed the connection without an answer")]
-    NoAnswer,
+    NoResponse,
     /// The connection closed within the body.
     #[error("the server closed the connection after {received} of {length} bytes")]
     Truncated {
@@ -62,12 +62,12 @@ pub enum AnswerError {
     },
 }
 
-impl Answer {
+impl Response {
     /// Adds received bytes. Returns whether the response is complete.
     ///
     /// # Errors
     /// This is not an HTTP/1 response.
-    pub fn push(&mut self, bytes: &[u8]) -> Result<bool, AnswerError> {
+    pub fn push(&mut self, bytes: &[u8]) -> Result<bool, ResponseError> {
         if self.status.is_some() {
             self.bytes += bytes.len() as u64;
             return Ok(self.whole());
@@ -84,14 +84,14 @@ impl Answer {
                 (self.status, self.bytes) = (answer.code, (self.head.len() - end) as u64);
             }
             Ok(Status::Partial) if self.head.len() > MAX_HEAD => {
-                return Err(AnswerError::EndlessHead);
+                return Err(ResponseError::EndlessHead);
             }
             Ok(Status::Partial) => return Ok(false),
             Err(_) => {
                 let text = String::from_utf8_lossy(&self.head);
                 let first = text.lines().next().unwrap_or_default();
                 let begin: String = first.chars().take(40).collect();
-                return Err(AnswerError::NotHttp(begin));
+                return Err(ResponseError::NotHttp(begin));
             }
         }
         self.head = vec![];
@@ -106,11 +106,11 @@ impl Answer {
     ///
     /// # Errors
     /// The response is incomplete.
-    pub fn close(&self) -> Result<(), AnswerError> {
+    pub fn close(&self) -> Result<(), ResponseError> {
         match (self.status, self.length) {
-            (None, _) => Err(AnswerError::NoAnswer),
+            (None, _) => Err(ResponseError::NoResponse),
             (_, Some(length)) if self.bytes < length => {
-                Err(AnswerError::Truncated { received: self.bytes, length })
+                Err(ResponseError::Truncated { received: self.bytes, length })
             }
             _ => Ok(()),
         }
@@ -131,7 +131,7 @@ mod tests {
             assert_eq!(statuses, [200]);
             let mut text = answer(200, 300);
             text.extend([b'x'; 300]);
-            let mut answer = Answer::default();
+            let mut answer = Response::default();
             let ends: Vec<bool> =
                 text.chunks(piece).map(|bytes| answer.push(bytes).unwrap()).collect();
             assert_eq!(ends.iter().filter(|end| **end).count(), 1, "at its last piece");
@@ -142,22 +142,22 @@ mod tests {
 
     #[test]
     fn rejects_truncated_and_foreign_answers() {
-        let mut cut = Answer::default();
-        assert_eq!(cut.close(), Err(AnswerError::NoAnswer));
+        let mut cut = Response::default();
+        assert_eq!(cut.close(), Err(ResponseError::NoResponse));
         cut.push(&answer(200, 5)).unwrap();
         cut.push(b"abc").unwrap();
         assert_eq!(
             cut.close().unwrap_err().to_string(),
             "the server closed the connection after 3 of 5 bytes"
         );
-        let wrong = Answer::default().push(b"SSH-2.0-OpenSSH\r\n\r\n");
-        assert_eq!(wrong, Err(AnswerError::NotHttp("SSH-2.0-OpenSSH".to_owned())));
-        assert!(Answer::default().push(&[b'x'; MAX_HEAD + 1]).is_err());
+        let wrong = Response::default().push(b"SSH-2.0-OpenSSH\r\n\r\n");
+        assert_eq!(wrong, Err(ResponseError::NotHttp("SSH-2.0-OpenSSH".to_owned())));
+        assert!(Response::default().push(&[b'x'; MAX_HEAD + 1]).is_err());
     }
 
     #[test]
     fn an_answer_without_a_length_ends_with_the_connection() {
-        let mut answer = Answer::default();
+        let mut answer = Response::default();
         assert_eq!(answer.push(b"HTTP/1.0 404 Not Found\r\nServer: x\r\n\r\nabc"), Ok(false));
         assert_eq!((answer.status, answer.bytes), (Some(404), 3));
         answer.close().unwrap();
@@ -172,7 +172,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_panic(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..8)) {
-            let (mut parser, mut answer) = (RequestParser::default(), Answer::default());
+            let (mut parser, mut answer) = (RequestParser::default(), Response::default());
             for piece in pieces {
                 let _ = (parser.push(&piece), answer.push(&piece));
             }

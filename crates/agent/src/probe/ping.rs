@@ -44,14 +44,14 @@ fn checksum(bytes: &[u8]) -> u16 {
     !((folded & 0xffff) + (folded >> 16)) as u16
 }
 
-fn echo_request(how: How, id: u16, seq: u16, mark: u64) -> [u8; PACKET_BYTES] {
+fn echo_request(protocol: EchoProtocol, id: u16, seq: u16, mark: u64) -> [u8; PACKET_BYTES] {
     let mut packet = [0u8; PACKET_BYTES];
-    packet[0] = how.request();
+    packet[0] = protocol.request();
     packet[4..6].copy_from_slice(&id.to_be_bytes());
     packet[6..8].copy_from_slice(&seq.to_be_bytes());
     packet[MARK].copy_from_slice(&mark.to_be_bytes());
     // The ICMPv6 checksum covers the addresses, too, so the kernel computes it.
-    if matches!(how, How::Icmp { .. }) {
+    if matches!(protocol, EchoProtocol::Icmp { .. }) {
         let sum = checksum(&packet);
         packet[2..4].copy_from_slice(&sum.to_be_bytes());
     }
@@ -60,24 +60,29 @@ fn echo_request(how: How, id: u16, seq: u16, mark: u64) -> [u8; PACKET_BYTES] {
 
 /// Returns the sequence number of a reply to one of our own requests, which the mark identifies. A raw socket receives
 /// every reply of the node, with its IP header.
-fn echo_reply(packet: &[u8], how: How, mark: u64) -> Option<u16> {
-    let raw = matches!(how, How::Icmp { raw: true });
+fn echo_reply(packet: &[u8], protocol: EchoProtocol, mark: u64) -> Option<u16> {
+    let raw = matches!(protocol, EchoProtocol::Icmp { raw: true });
     let header = if raw { usize::from(packet.first()? & 0xf) * 4 } else { 0 };
     let icmp = packet.get(header..)?;
-    let ours = icmp.first() == Some(&how.reply()) && icmp.get(MARK)? == mark.to_be_bytes();
+    let ours = icmp.first() == Some(&protocol.reply()) && icmp.get(MARK)? == mark.to_be_bytes();
     ours.then(|| Some(u16::from_be_bytes([*icmp.get(6)?, *icmp.get(7)?])))?
 }
 
 /// For fuzzing: applies [`echo_reply`] to a packet in each form.
 #[doc(hidden)]
 pub fn echo_reply_of(packet: &[u8], mark: u64) -> Vec<Option<u16>> {
-    let forms = [How::Icmp { raw: true }, How::Icmp { raw: false }, How::Icmp6, How::Udp];
-    forms.into_iter().map(|how| echo_reply(packet, how, mark)).collect()
+    let forms = [
+        EchoProtocol::Icmp { raw: true },
+        EchoProtocol::Icmp { raw: false },
+        EchoProtocol::Icmp6,
+        EchoProtocol::Udp,
+    ];
+    forms.into_iter().map(|protocol| echo_reply(packet, protocol, mark)).collect()
 }
 
 /// The carrier of an echo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum How {
+enum EchoProtocol {
     /// IPv4. A raw socket also receives the IP header.
     Icmp {
         /// Otherwise the kernel's own ping socket.
@@ -88,7 +93,7 @@ enum How {
     Udp,
 }
 
-impl How {
+impl EchoProtocol {
     fn request(self) -> u8 {
         if self == Self::Icmp6 { ECHO_REQUEST_V6 } else { ECHO_REQUEST }
     }
@@ -103,7 +108,7 @@ impl How {
 pub struct Pinger {
     /// Holds any datagram socket: tokio has no type for those other than UDP, and this one works.
     socket: UdpSocket,
-    how: How,
+    protocol: EchoProtocol,
     to: SockaddrStorage,
     id: u16,
     mark: u64,
@@ -111,7 +116,7 @@ pub struct Pinger {
 
 /// When a request was sent, on both clocks.
 #[derive(Debug, Clone, Copy)]
-struct Sent {
+struct SendTime {
     at_ns: u64,
     realtime_ns: i64,
 }
@@ -132,8 +137,8 @@ impl Pinger {
             Ok(fd) => (fd, true),
             Err(_) => (socket(family, SockType::Datagram, FLAGS, protocol)?, false),
         };
-        let how = if to.is_ipv4() { How::Icmp { raw } } else { How::Icmp6 };
-        Self::with(fd, how, SocketAddr::new(to, 0), tos)
+        let protocol = if to.is_ipv4() { EchoProtocol::Icmp { raw } } else { EchoProtocol::Icmp6 };
+        Self::with(fd, protocol, SocketAddr::new(to, 0), tos)
     }
 
     /// Opens a socket for echoes over UDP.
@@ -143,24 +148,24 @@ impl Pinger {
     pub fn open_udp(to: SocketAddr, tos: u8) -> io::Result<Self> {
         let family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
         let fd = socket(family, SockType::Datagram, FLAGS, SockProtocol::Udp)?;
-        Self::with(fd, How::Udp, to, tos)
+        Self::with(fd, EchoProtocol::Udp, to, tos)
     }
 
-    fn with(fd: OwnedFd, how: How, to: SocketAddr, tos: u8) -> io::Result<Self> {
+    fn with(fd: OwnedFd, protocol: EchoProtocol, to: SocketAddr, tos: u8) -> io::Result<Self> {
         setsockopt(&fd, sockopt::ReceiveTimestampns, &true)?;
         set_tos(&fd, to.ip(), tos)?;
         let number = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let id = (std::process::id() as u16).wrapping_mul(31).wrapping_add(number);
         let mark = clock::now_ns() ^ (u64::from(id) << 48);
         let socket = UdpSocket::from_std(std::net::UdpSocket::from(fd))?;
-        Ok(Self { socket, how, to: SockaddrStorage::from(to), id, mark })
+        Ok(Self { socket, protocol, to: SockaddrStorage::from(to), id, mark })
     }
 
-    fn send(&self, seq: u16) -> io::Result<Sent> {
-        let packet = echo_request(self.how, self.id, seq, self.mark);
+    fn send(&self, seq: u16) -> io::Result<SendTime> {
+        let packet = echo_request(self.protocol, self.id, seq, self.mark);
         let (at_ns, realtime_ns) = clock::now_both_ns();
         sendto(self.socket.as_raw_fd(), &packet, &self.to, MsgFlags::empty())?;
-        Ok(Sent { at_ns, realtime_ns })
+        Ok(SendTime { at_ns, realtime_ns })
     }
 
     /// Returns the next reply: its sequence number, and its arrival time by the kernel (CLOCK_REALTIME).
@@ -193,12 +198,12 @@ impl Pinger {
         });
         let bytes = message.bytes;
         let at = stamp.unwrap_or_else(|| clock::now_both_ns().1);
-        Ok(echo_reply(&buffer[..bytes], self.how, self.mark).map(|seq| (seq, at)))
+        Ok(echo_reply(&buffer[..bytes], self.protocol, self.mark).map(|seq| (seq, at)))
     }
 }
 
 /// Returns the round trip in microseconds; `None` if it took longer than `most_ns`, or the wall clock was stepped meanwhile.
-fn rtt_us(sent: Sent, received_realtime_ns: i64, most_ns: u64) -> Option<f64> {
+fn rtt_us(sent: SendTime, received_realtime_ns: i64, most_ns: u64) -> Option<f64> {
     let ns = received_realtime_ns - sent.realtime_ns;
     (0..=most_ns.cast_signed()).contains(&ns).then_some(ns as f64 / 1e3)
 }
@@ -286,7 +291,7 @@ pub async fn probe(
     };
     let lost_after_ns = task.plan.timeout().nanos();
     let last_ns = end_at_ns + LINGER_NS;
-    let mut waiting: BTreeMap<u32, Sent> = BTreeMap::new();
+    let mut waiting: BTreeMap<u32, SendTime> = BTreeMap::new();
     let row = |seq: u32, at_ns: u64, rtt_us: Option<f64>| wire::Probe {
         rtt_us,
         lost: rtt_us.is_none(),
@@ -346,8 +351,8 @@ mod tests {
     use ccbench_proto::units::Micros;
     use proptest::prelude::*;
 
-    const RAW: How = How::Icmp { raw: true };
-    const PING: How = How::Icmp { raw: false };
+    const RAW: EchoProtocol = EchoProtocol::Icmp { raw: true };
+    const PING: EchoProtocol = EchoProtocol::Icmp { raw: false };
 
     #[test]
     fn requests_have_a_valid_checksum() {
@@ -428,14 +433,14 @@ mod tests {
     proptest! {
         #[test]
         fn no_packet_makes_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..80), raw: bool) {
-            let _ = echo_reply(&bytes, How::Icmp { raw }, 1);
-            let _ = (echo_reply(&bytes, How::Icmp6, 1), echo_reply(&bytes, How::Udp, 1));
+            let _ = echo_reply(&bytes, EchoProtocol::Icmp { raw }, 1);
+            let _ = (echo_reply(&bytes, EchoProtocol::Icmp6, 1), echo_reply(&bytes, EchoProtocol::Udp, 1));
         }
     }
 
     #[test]
     fn ignores_round_trips_across_a_clock_step() {
-        let sent = Sent { at_ns: 0, realtime_ns: 1_000_000 };
+        let sent = SendTime { at_ns: 0, realtime_ns: 1_000_000 };
         assert_eq!(rtt_us(sent, 3_000_000, LOST_AFTER_NS), Some(2_000.0));
         assert_eq!(rtt_us(sent, 0, LOST_AFTER_NS), None);
         assert_eq!(rtt_us(sent, 1_000_000 + 2_000_000_000, LOST_AFTER_NS), None);

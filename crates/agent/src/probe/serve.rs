@@ -85,7 +85,7 @@ fn echo(socket: &UdpSocket, stop: &AtomicBool) {
         let (length, from) = match socket.recv_from(&mut buffer) {
             Ok(received) => received,
             Err(error) => {
-                rest(&error);
+                pause_after_error(&error);
                 continue;
             }
         };
@@ -109,7 +109,7 @@ fn listen(listener: &TcpListener, bytes: u64, stop: &Arc<AtomicBool>) {
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
             Err(error) => {
-                rest(&error);
+                pause_after_error(&error);
                 continue;
             }
         };
@@ -131,7 +131,7 @@ fn listen(listener: &TcpListener, bytes: u64, stop: &Arc<AtomicBool>) {
 }
 
 /// Waits before the next attempt: an error such as EMFILE persists for a while.
-fn rest(error: &io::Error) {
+fn pause_after_error(error: &io::Error) {
     use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
     if !matches!(error.kind(), Interrupted | TimedOut | WouldBlock) {
         std::thread::sleep(Duration::from_millis(SLICE_MS.into()));
@@ -139,7 +139,10 @@ fn rest(error: &io::Error) {
 }
 
 /// Retries a blocking operation until it completes or the server stops.
-fn patiently<T>(stop: &AtomicBool, mut what: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+fn retry_until_stopped<T>(
+    stop: &AtomicBool,
+    mut what: impl FnMut() -> io::Result<T>,
+) -> io::Result<T> {
     use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
     loop {
         match what() {
@@ -161,7 +164,7 @@ fn serve(mut stream: TcpStream, bytes: u64, stop: &AtomicBool) -> io::Result<()>
     let mut parser = http::RequestParser::default();
     let mut buffer = [0; 4096];
     let status = loop {
-        let read = patiently(stop, || stream.read(&mut buffer))?;
+        let read = retry_until_stopped(stop, || stream.read(&mut buffer))?;
         if read == 0 {
             return Ok(());
         }
@@ -186,7 +189,7 @@ fn serve(mut stream: TcpStream, bytes: u64, stop: &AtomicBool) -> io::Result<()>
 
 fn write(stream: &mut TcpStream, mut bytes: &[u8], stop: &AtomicBool) -> io::Result<()> {
     while !bytes.is_empty() {
-        let written = patiently(stop, || stream.write(bytes))?;
+        let written = retry_until_stopped(stop, || stream.write(bytes))?;
         if written == 0 {
             return Err(io::ErrorKind::WriteZero.into());
         }

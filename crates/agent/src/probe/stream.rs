@@ -1,9 +1,9 @@
 //! A UDP stream at a constant rate. The answering node sends, and the measuring node counts what arrives.
 //!
-//! Messages have a kind, a number and a count. The measuring node sends a request every `ASK_NS`. The other node answers with a
+//! Messages have a kind, a number and a count. The measuring node sends a request every `REQUEST_INTERVAL_NS`. The other node answers with a
 //! cookie for the requesting address, and sends the stream only to an address that returns its cookie; otherwise a request with a
 //! forged source could make it flood a third party. It sends to one address at a time, and stops when no request has come for
-//! `IDLE_LIMIT_NS`.
+//! `IDLE_TIMEOUT_NS`.
 //!
 //! The rate determines when each datagram is due. Datagrams that the local queue rejects are lost there, as on the path. If the
 //! sender itself is late by more than `BURST_NS`, it leaves out datagrams and reports their number in every later one, so that a
@@ -29,8 +29,8 @@ use crate::clock;
 use crate::probe::ping;
 
 /// Time between two requests, and the time without one after which the sender stops.
-const ASK_NS: u64 = 100_000_000;
-const IDLE_LIMIT_NS: u64 = 1_000_000_000;
+const REQUEST_INTERVAL_NS: u64 = 100_000_000;
+const IDLE_TIMEOUT_NS: u64 = 1_000_000_000;
 /// Time between two checks for due datagrams.
 const TICK: Duration = Duration::from_millis(1);
 /// How much of a delay the sender makes up for.
@@ -109,31 +109,31 @@ struct Streams {
     rate_bps: u64,
     /// The stream's receiver, its start, and its pacer.
     current: Option<(SocketAddr, u64, Pacer)>,
-    asked_ns: u64,
+    requested_ns: u64,
     /// Earlier receivers, and how many datagrams were left out for each. A receiver only counts what exceeds its
-    /// highest count, so the count continues if it asks again. At most one is added per [`IDLE_LIMIT_NS`].
+    /// highest count, so the count continues if it asks again. At most one is added per [`IDLE_TIMEOUT_NS`].
     before: BTreeMap<SocketAddr, u64>,
 }
 
 impl Streams {
     fn new(rate_bps: u64) -> Self {
-        Self { rate_bps, current: None, asked_ns: 0, before: BTreeMap::new() }
+        Self { rate_bps, current: None, requested_ns: 0, before: BTreeMap::new() }
     }
 
     /// Handles a request from an address that returned its cookie.
-    fn asked(&mut self, from: SocketAddr, now_ns: u64) {
+    fn on_request(&mut self, from: SocketAddr, now_ns: u64) {
         let (rate_bps, left_out) = (self.rate_bps, self.before.get(&from).copied());
         let begin = || (from, now_ns, Pacer::new(rate_bps, left_out.unwrap_or_default()));
         let (to, ..) = self.current.get_or_insert_with(begin);
         if *to == from {
-            self.asked_ns = now_ns;
+            self.requested_ns = now_ns;
         }
     }
 
     /// Returns the datagrams that are due now: the receiver, their numbers, and how many were left out before them.
     /// Ends a stream that nobody requests any more.
     fn due(&mut self, now_ns: u64) -> Option<(SocketAddr, std::ops::Range<u64>, u64)> {
-        if now_ns.saturating_sub(self.asked_ns) > IDLE_LIMIT_NS
+        if now_ns.saturating_sub(self.requested_ns) > IDLE_TIMEOUT_NS
             && let Some((to, _, pacer)) = self.current.take()
         {
             self.before.insert(to, pacer.left_out);
@@ -164,7 +164,7 @@ pub fn serve(socket: &UdpSocket, task: &ProbeTask, stop: &AtomicBool) {
             let cookie = cookies.hash_one(from);
             match decode(&buffer[..length]) {
                 Some((REQUEST, number, _)) if number == cookie => {
-                    streams.asked(from, clock::now_ns());
+                    streams.on_request(from, clock::now_ns());
                 }
                 // If this is lost, the next request is answered again.
                 Some((REQUEST, ..)) => drop(socket.send_to(&encode(COOKIE, cookie, 0), from)),
@@ -292,7 +292,9 @@ pub fn receive(
     while !deadline.passed() {
         let now_ns = clock::now_ns();
         if now_ns < begin_ns {
-            std::thread::sleep(clock::until(begin_ns).min(Duration::from_nanos(ASK_NS)));
+            std::thread::sleep(
+                clock::until(begin_ns).min(Duration::from_nanos(REQUEST_INTERVAL_NS)),
+            );
             continue;
         }
         while let Some((seq, interval)) = intervals.take(now_ns) {
@@ -302,7 +304,7 @@ pub fn receive(
         if now_ns >= ask_ns {
             // If this is lost, the next request replaces it.
             let _ = socket.send(&encode(REQUEST, cookie, 0));
-            ask_ns = now_ns + ASK_NS;
+            ask_ns = now_ns + REQUEST_INTERVAL_NS;
         }
         let Ok((length, dropped)) = receive_one(&socket, &mut buffer, &mut control) else {
             continue;
@@ -365,20 +367,20 @@ mod tests {
         // One packet per millisecond.
         let mut streams = Streams::new(12_000_000);
         assert_eq!(streams.due(5_000_000_000), None);
-        streams.asked(one, 5_000_000_000);
+        streams.on_request(one, 5_000_000_000);
         assert_eq!(streams.due(5_053_000_000), Some((one, 33..53, 33)));
         // This address has the stream, so another one gets nothing.
-        streams.asked(other, 5_053_000_000);
+        streams.on_request(other, 5_053_000_000);
         assert_eq!(streams.due(6_000_000_000), Some((one, 980..1000, 960)));
         assert_eq!(streams.due(6_000_000_001), None, "it has not asked for more than a second");
-        streams.asked(one, 6_500_000_000);
+        streams.on_request(one, 6_500_000_000);
         assert_eq!(streams.due(6_503_000_000), Some((one, 0..3, 960)));
         assert_eq!(streams.due(7_600_000_000), None);
-        streams.asked(other, 7_600_000_000);
+        streams.on_request(other, 7_600_000_000);
         assert_eq!(streams.due(7_601_000_000), Some((other, 0..1, 0)));
         // A stream to another address in between does not restart the count.
         assert_eq!(streams.due(8_700_000_000), None);
-        streams.asked(one, 8_700_000_000);
+        streams.on_request(one, 8_700_000_000);
         assert_eq!(streams.due(8_703_000_000), Some((one, 0..3, 960)));
     }
 

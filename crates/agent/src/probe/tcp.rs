@@ -52,7 +52,7 @@ enum Failed {
     /// The trial ended first, so the duration is unknown.
     Ended,
     /// The reason.
-    Because(String),
+    Error(String),
 }
 
 /// Measures from `start_at_ns` to the trial's end (CLOCK_MONOTONIC) and emits a row for every finished measurement.
@@ -64,7 +64,7 @@ pub fn run(
     emit: &mut dyn FnMut(wire::Probe),
 ) -> bool {
     let (mut seq, mut due) = (0, start_at_ns + task.plan.start.nanos());
-    let mut names = LookUp::new(ask_system);
+    let mut names = Resolver::new(resolve_host);
     let every = task.plan.every.nanos().max(1_000_000);
     loop {
         while clock::now_ns() < due {
@@ -83,7 +83,7 @@ pub fn run(
         match measure(task, &limit, &mut names, &mut row) {
             Ok(()) => {}
             Err(Failed::Ended) => return true,
-            Err(Failed::Because(why)) => (row.lost, row.error) = (true, why),
+            Err(Failed::Error(why)) => (row.lost, row.error) = (true, why),
         }
         emit(row);
         seq += 1;
@@ -111,7 +111,7 @@ fn us(from_ns: u64, to_ns: u64) -> f64 {
 fn measure(
     task: &ProbeTask,
     limit: &Limit,
-    names: &mut LookUp,
+    names: &mut Resolver,
     row: &mut wire::Probe,
 ) -> Result<(), Failed> {
     let begin_ns = row.at_ns;
@@ -123,12 +123,12 @@ fn measure(
         let found = found?;
         let alike = |address: &SocketAddr| address.is_ipv4() == task.to_ip.is_ipv4();
         to = found.into_iter().find(alike).ok_or_else(|| {
-            Failed::Because(format!("{host} has no address of the same family as {}", task.to_ip))
+            Failed::Error(format!("{host} has no address of the same family as {}", task.to_ip))
         })?;
     }
     let because = |what: &str| {
         let what = what.to_owned();
-        move |error: io::Error| Failed::Because(format!("{what} {to}: {error}"))
+        move |error: io::Error| Failed::Error(format!("{what} {to}: {error}"))
     };
     let connect_ns = clock::now_ns();
     let stream = connect_to(to, task.plan.tos, limit, because("connect to"))?;
@@ -142,36 +142,36 @@ fn measure(
     fetch(stream, &http::request(&host), limit, row, because("fetch from"))
 }
 
-type Found = io::Result<Vec<SocketAddr>>;
+type LookupResult = io::Result<Vec<SocketAddr>>;
 
-fn ask_system(host: &str, port: u16) -> Found {
+fn resolve_host(host: &str, port: u16) -> LookupResult {
     (host, port).to_socket_addrs().map(Vec::from_iter)
 }
 
 /// Resolves names to addresses. getaddrinfo has no timeout, so it runs in its own thread, which is abandoned on a
 /// timeout. There is at most one such thread: while it hangs, no other name is resolved.
-struct LookUp {
-    ask: fn(&str, u16) -> Found,
+struct Resolver {
+    resolve: fn(&str, u16) -> LookupResult,
     /// The channel of the thread's answer.
-    pending: Option<mpsc::Receiver<Found>>,
+    pending: Option<mpsc::Receiver<LookupResult>>,
 }
 
-impl LookUp {
-    fn new(ask: fn(&str, u16) -> Found) -> Self {
-        Self { ask, pending: None }
+impl Resolver {
+    fn new(resolve: fn(&str, u16) -> LookupResult) -> Self {
+        Self { resolve, pending: None }
     }
 
     fn find(&mut self, host: &str, port: u16, limit: &Limit) -> Result<Vec<SocketAddr>, Failed> {
-        let because = |why: io::Error| Failed::Because(format!("cannot look up {host}: {why}"));
+        let because = |why: io::Error| Failed::Error(format!("cannot look up {host}: {why}"));
         if self.pending.is_some() {
             // Drop the answer to an earlier measurement's query: it did not start with this one.
             let hangs = |why| because(io::Error::other(format!("{why}; an earlier look-up hangs")));
             let _ = self.answer(limit, hangs)?;
         }
         let (sender, receiver) = mpsc::sync_channel(1);
-        let (name, ask) = (host.to_owned(), self.ask);
+        let (name, resolve) = (host.to_owned(), self.resolve);
         // The receiver may have given up.
-        let work = move || drop(sender.send(ask(&name, port)));
+        let work = move || drop(sender.send(resolve(&name, port)));
         std::thread::Builder::new().name("look-up".to_owned()).spawn(work).map_err(because)?;
         self.pending = Some(receiver);
         self.answer(limit, because)?.map_err(because)
@@ -182,7 +182,7 @@ impl LookUp {
         &mut self,
         limit: &Limit,
         because: impl Fn(io::Error) -> Failed,
-    ) -> Result<Found, Failed> {
+    ) -> Result<LookupResult, Failed> {
         while let Some(receiver) = &self.pending {
             let slice_ns = limit.slice_ns(&because)?;
             let answer = match receiver.recv_timeout(std::time::Duration::from_nanos(slice_ns)) {
@@ -232,7 +232,7 @@ fn fetch(
 ) -> Result<(), Failed> {
     // The request fits into any socket's buffer.
     stream.write_all(request).map_err(&because)?;
-    let mut answer = http::Answer::default();
+    let mut answer = http::Response::default();
     let mut buffer = vec![0; READ_BYTES];
     loop {
         limit.wait(&stream, PollFlags::POLLIN, &because)?;
@@ -251,11 +251,11 @@ fn fetch(
         };
         row.status = answer.status.map(u32::from);
         row.bytes = Some(answer.bytes);
-        if done.map_err(|error| Failed::Because(error.to_string()))? {
+        if done.map_err(|error| Failed::Error(error.to_string()))? {
             row.total_us = Some(us(row.at_ns, now_ns));
             return match answer.status {
                 Some(200..=299) => Ok(()),
-                _ => Err(Failed::Because("the server refused it".to_owned())),
+                _ => Err(Failed::Error("the server refused it".to_owned())),
             };
         }
     }
@@ -306,13 +306,13 @@ mod tests {
 
     #[test]
     fn lookups_end_at_their_deadline() {
-        let look_up = |limit| LookUp::new(ask_system).find("localhost", 80, &limit);
+        let look_up = |limit| Resolver::new(resolve_host).find("localhost", 80, &limit);
         let found = look_up(limit(u64::MAX, false)).unwrap();
         assert!(found.iter().all(|address| address.ip().is_loopback() && address.port() == 80));
         assert_eq!(look_up(limit(u64::MAX, true)), Err(Failed::Ended));
         let late = look_up(limit(0, false)).unwrap_err();
         assert!(
-            matches!(&late, Failed::Because(why) if why.starts_with("cannot look up localhost: ")),
+            matches!(&late, Failed::Error(why) if why.starts_with("cannot look up localhost: ")),
             "{late:?}"
         );
     }
@@ -321,16 +321,16 @@ mod tests {
     fn a_hanging_resolver_blocks_one_thread() {
         static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
         static HANGS: Mutex<()> = Mutex::new(());
-        fn ask(_: &str, port: u16) -> Found {
+        fn resolve(_: &str, port: u16) -> LookupResult {
             let nth = LOOKUPS.fetch_add(1, Ordering::SeqCst);
             drop(HANGS.lock());
             Ok(vec![SocketAddr::new([10, 0, 0, nth as u8].into(), port)])
         }
         let soon = || limit(clock::now_ns() + 20_000_000, false);
-        let mut names = LookUp::new(ask);
+        let mut names = Resolver::new(resolve);
         let hanging = HANGS.lock().unwrap();
         let whys: Vec<_> = (0..5).map(|_| names.find("a.b", 80, &soon()).unwrap_err()).collect();
-        let has = |why: &Failed, what| matches!(why, Failed::Because(text) if text.contains(what));
+        let has = |why: &Failed, what| matches!(why, Failed::Error(text) if text.contains(what));
         assert!(!has(&whys[0], "an earlier look-up hangs"), "{whys:?}");
         assert!(whys[1..].iter().all(|why| has(why, "an earlier look-up hangs")), "{whys:?}");
         assert!(LOOKUPS.load(Ordering::SeqCst) <= 1);
@@ -346,10 +346,10 @@ mod tests {
 
     #[test]
     fn reports_a_lookup_whose_thread_panics() {
-        let mut names = LookUp::new(|_, _| panic!("on purpose"));
+        let mut names = Resolver::new(|_, _| panic!("on purpose"));
         for _ in 0..2 {
             let why = names.find("a.b", 80, &limit(u64::MAX, false)).unwrap_err();
-            assert!(matches!(&why, Failed::Because(text) if text.ends_with("panicked")), "{why:?}");
+            assert!(matches!(&why, Failed::Error(text) if text.ends_with("panicked")), "{why:?}");
         }
     }
 }

@@ -2,7 +2,7 @@
 //! negotiated and the namespace's default has been initialised. If that default is `bbr`, it has enabled pacing on the socket.
 //! Nothing disables that, so the congestion control under test would be paced.
 //!
-//! A BPF hook in the control group of traffic selects sockets by port ([`crate::sockets::hook::Early`]) and leaves other
+//! A BPF hook in the control group of traffic selects sockets by port ([`crate::sockets::hook::CcHook`]) and leaves other
 //! sockets alone. Without BPF, the namespace's default changes if the namespace is ccbench's or if all its flows need the same
 //! congestion control. Otherwise an event reports what the sockets started with, and the verdict takes it into account.
 
@@ -21,15 +21,15 @@ use crate::cgroup;
 use crate::event::event;
 use crate::sockets::error::SocketError;
 #[cfg(feature = "ebpf")]
-use crate::sockets::hook::Early;
+use crate::sockets::hook::CcHook;
 use crate::sockets::node::{Node, Port, set_sysctl};
 use crate::sysctl;
 
 const DEFAULT_CC: &str = "net.ipv4.tcp_congestion_control";
 /// Every kernel has it, any namespace may use it as the default, and it leaves no state in a socket.
-const NEUTRAL: &str = "reno";
+const NEUTRAL_CC: &str = "reno";
 /// Name prefixes of congestion controls that enable pacing on a socket permanently.
-const PACING: &[&str] = &["bbr", "prague"];
+const PACING_CC_PREFIXES: &[&str] = &["bbr", "prague"];
 
 /// One end of a flow group with a congestion control on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct Start {
     /// Its name in this node's kernel; `None` for an instance that only the sending node has.
     pub kernel_name: Option<String>,
     /// The congestion control that its sockets start with.
-    pub begin: String,
+    pub initial_cc: String,
     /// Local ports of its data connections, or the listener's.
     pub ports: Vec<u16>,
     /// Remote port of its control connection, if this end connects.
@@ -60,11 +60,11 @@ pub fn starts(
     let start = |flow: &FlowTask, listens: bool| {
         let cc = flow.plan.cc.as_deref()?;
         let kernel_name = outcome_of(cc).map(|(name, _)| name);
-        let begin = kernel_name.as_deref().filter(|_| !late(&flow.group)).unwrap_or(NEUTRAL);
+        let begin = kernel_name.as_deref().filter(|_| !late(&flow.group)).unwrap_or(NEUTRAL_CC);
         Some(Start {
             group: flow.group.clone(),
             cc: cc.to_owned(),
-            begin: begin.to_owned(),
+            initial_cc: begin.to_owned(),
             kernel_name,
             ports: match listens {
                 true => vec![flow.server_port],
@@ -80,7 +80,7 @@ pub fn starts(
 
 /// How a flow's congestion control was set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum How {
+enum SetMethod {
     /// The hook sets it when sockets connect and listen.
     BeforeConnect,
     /// It is the namespace's default during the trial.
@@ -89,7 +89,7 @@ enum How {
     AfterConnect,
 }
 
-impl How {
+impl SetMethod {
     fn on_wire(self) -> CcMethod {
         match self {
             Self::BeforeConnect => CcMethod::BeforeConnect,
@@ -106,11 +106,11 @@ pub struct AttachedHook {
     /// Why the hook could not be attached.
     no_hook: Option<SocketError>,
     /// The new default of the namespace, or why it was not changed; `None` if the hook is attached.
-    instead: Option<Result<String, DefaultError>>,
+    default_change: Option<Result<String, DefaultError>>,
     /// The unchanged default.
     default: String,
     #[cfg(feature = "ebpf")]
-    hook: Option<Early>,
+    hook: Option<CcHook>,
 }
 
 /// Attaches the hook, or changes the namespace's default. Call this before any socket of a flow is created. With
@@ -127,7 +127,7 @@ pub fn apply(
     }
     if let Err(error) = attached.attach(node) {
         attached.no_hook = Some(error);
-        attached.instead = Some(change_default(&attached.starts, task, needed, node));
+        attached.default_change = Some(change_default(&attached.starts, task, needed, node));
         attached.default = sysctl::read(DEFAULT_CC).unwrap_or_default();
     }
     attached
@@ -166,22 +166,23 @@ fn change_default(
         return Err(DefaultError::FlowsWithout);
     }
     let own = task.wired.iter().any(|dev| ccbench_shaper::netlink::ifindex(dev).is_ok());
-    let common = starts.first().filter(|first| starts.iter().all(|s| s.begin == first.begin));
+    let common =
+        starts.first().filter(|first| starts.iter().all(|s| s.initial_cc == first.initial_cc));
     let changed = match common {
-        Some(start) if own || needed => set_sysctl(DEFAULT_CC, &start.begin, node)
-            .map(|()| start.begin.clone())
+        Some(start) if own || needed => set_sysctl(DEFAULT_CC, &start.initial_cc, node)
+            .map(|()| start.initial_cc.clone())
             .map_err(Into::into),
         _ => Err(DefaultError::OtherFlows),
     };
     changed.or_else(|error| match own {
-        true => Ok(set_sysctl(DEFAULT_CC, NEUTRAL, node).map(|()| NEUTRAL.to_owned())?),
+        true => Ok(set_sysctl(DEFAULT_CC, NEUTRAL_CC, node).map(|()| NEUTRAL_CC.to_owned())?),
         false => Err(error),
     })
 }
 
 /// Whether pacing stays enabled on a socket that starts with `begin` and then uses `then`.
 fn leaves_pacing(begin: &str, then: &str) -> bool {
-    let paces = |name: &str| PACING.iter().any(|kind| name.starts_with(kind));
+    let paces = |name: &str| PACING_CC_PREFIXES.iter().any(|kind| name.starts_with(kind));
     paces(begin) && !paces(then)
 }
 
@@ -190,7 +191,7 @@ impl AttachedHook {
     fn attach(&mut self, node: &Node<'_>) -> Result<(), SocketError> {
         let group = node.group.map(Path::to_owned).or_else(cgroup::own_folder);
         let group: PathBuf = group.ok_or(SocketError::NoCgroup)?;
-        self.hook = Some(Early::attach(&group, &choices(&self.starts))?);
+        self.hook = Some(CcHook::attach(&group, &choices(&self.starts))?);
         Ok(())
     }
 
@@ -200,15 +201,15 @@ impl AttachedHook {
     }
 
     /// Returns the congestion control that a group's sockets start with, and how theirs is set.
-    fn of(&self, start: &Start) -> (String, How) {
+    fn of(&self, start: &Start) -> (String, SetMethod) {
         let own = |begin: &str| start.kernel_name.as_deref().is_none_or(|name| name == begin);
-        let (begin, how) = match &self.instead {
-            None => (start.begin.clone(), How::BeforeConnect),
-            Some(Ok(default)) => (default.clone(), How::NamespaceDefault),
-            Some(Err(_)) => (self.default.clone(), How::NamespaceDefault),
+        let (begin, method) = match &self.default_change {
+            None => (start.initial_cc.clone(), SetMethod::BeforeConnect),
+            Some(Ok(default)) => (default.clone(), SetMethod::NamespaceDefault),
+            Some(Err(_)) => (self.default.clone(), SetMethod::NamespaceDefault),
         };
-        let how = if own(&begin) { how } else { How::AfterConnect };
-        (begin, how)
+        let method = if own(&begin) { method } else { SetMethod::AfterConnect };
+        (begin, method)
     }
 
     /// Returns how the congestion control of one end of a group is set before the handshake; `None` means by the hook.
@@ -221,16 +222,16 @@ impl AttachedHook {
         sends: bool,
     ) -> Result<Option<String>, SetAfterHandshake> {
         let start = self.starts.iter().find(|s| s.group == group && s.sends == sends);
-        let how = start.map_or(How::AfterConnect, |start| self.of(start).1);
+        let method = start.map_or(SetMethod::AfterConnect, |start| self.of(start).1);
         let why =
             self.no_hook_reason().unwrap_or_else(|| "the plan does not ask for it".to_owned());
-        match how {
-            How::BeforeConnect => Ok(None),
-            How::NamespaceDefault => Ok(Some(format!(
+        match method {
+            SetMethod::BeforeConnect => Ok(None),
+            SetMethod::NamespaceDefault => Ok(Some(format!(
                 "set by the namespace's default, because the hook is not available: {why}"
             ))),
-            How::AfterConnect => {
-                let no = match &self.instead {
+            SetMethod::AfterConnect => {
+                let no = match &self.default_change {
                     Some(Err(no)) => format!("; {no}"),
                     _ => String::new(),
                 };
@@ -249,17 +250,17 @@ impl AttachedHook {
     }
 
     fn report_of(&self, start: &Start) -> wire::Event {
-        let (begin, how) = self.of(start);
+        let (begin, method) = self.of(start);
         let side = side(start);
-        let name = start.kernel_name.as_deref().unwrap_or(NEUTRAL);
+        let name = start.kernel_name.as_deref().unwrap_or(NEUTRAL_CC);
         let paced_by = (start.sends && leaves_pacing(&begin, name)).then_some(&begin);
         let mut message = format!(
             "{} ({}): {}, sockets begin with {begin}",
             start.cc,
             side.as_text(),
-            how.on_wire().as_text()
+            method.on_wire().as_text()
         );
-        let no_default = self.instead.iter().filter_map(|default| default.as_ref().err());
+        let no_default = self.default_change.iter().filter_map(|default| default.as_ref().err());
         for why in self.no_hook_reason().into_iter().chain(no_default.map(ToString::to_string)) {
             message += &format!("; {why}");
         }
@@ -270,7 +271,7 @@ impl AttachedHook {
             side: side.into(),
             cc: start.cc.clone(),
             kernel_name: start.kernel_name.clone(),
-            how: how.on_wire().into(),
+            how: method.on_wire().into(),
             no_hook: self.no_hook_reason(),
             paced_by: paced_by.cloned(),
             begins_with: begin,
@@ -321,10 +322,10 @@ fn choices(starts: &[Start]) -> BTreeMap<Port, String> {
     let mut choices = BTreeMap::new();
     for start in starts {
         for port in &start.ports {
-            choices.insert(Port::Local(*port), start.begin.clone());
+            choices.insert(Port::Local(*port), start.initial_cc.clone());
         }
         if let Some(port) = start.control {
-            choices.insert(Port::Remote(port), NEUTRAL.to_owned());
+            choices.insert(Port::Remote(port), NEUTRAL_CC.to_owned());
         }
     }
     choices
@@ -357,7 +358,7 @@ mod tests {
         let found = starts(&task(), outcome_of, |_| false);
         let found_starts: Vec<_> = found
             .iter()
-            .map(|s| (s.group.as_str(), s.begin.as_str(), s.ports.clone(), s.sends))
+            .map(|s| (s.group.as_str(), s.initial_cc.as_str(), s.ports.clone(), s.sends))
             .collect();
         assert_eq!(
             found_starts,
@@ -373,38 +374,38 @@ mod tests {
         assert!(!all.contains_key(&Port::Local(10_002)));
     }
 
-    fn attached(instead: Option<Result<String, DefaultError>>, late: bool) -> AttachedHook {
+    fn attached(default_change: Option<Result<String, DefaultError>>, late: bool) -> AttachedHook {
         let no_bpf =
             || SocketError::System { op: "attach".into(), source: std::io::Error::other("no BPF") };
-        let no_hook = instead.is_some().then(no_bpf);
+        let no_hook = default_change.is_some().then(no_bpf);
         AttachedHook {
             starts: starts(&task(), outcome_of, |_| late),
             no_hook,
-            instead,
+            default_change,
             ..AttachedHook::default()
         }
     }
 
-    fn of(attached: &AttachedHook) -> Vec<(String, How)> {
+    fn of(attached: &AttachedHook) -> Vec<(String, SetMethod)> {
         attached.starts.iter().map(|start| attached.of(start)).collect()
     }
 
     #[test]
     fn reports_how_the_congestion_control_was_set() {
-        let text = |begin: &str, how| (begin.to_owned(), how);
+        let text = |begin: &str, method| (begin.to_owned(), method);
         assert_eq!(
             of(&attached(None, false)),
-            [text("ours.12345", How::BeforeConnect), text("reno", How::BeforeConnect)]
+            [text("ours.12345", SetMethod::BeforeConnect), text("reno", SetMethod::BeforeConnect)]
         );
         let late = attached(None, true);
-        assert_eq!(of(&late)[0], text("reno", How::AfterConnect));
+        assert_eq!(of(&late)[0], text("reno", SetMethod::AfterConnect));
         assert!(late.before_handshake("a", true).is_err());
         let default = attached(Some(Ok("ours.12345".into())), false);
-        assert_eq!(of(&default)[0], text("ours.12345", How::NamespaceDefault));
+        assert_eq!(of(&default)[0], text("ours.12345", SetMethod::NamespaceDefault));
         let why = default.before_handshake("a", true).unwrap().unwrap();
         assert!(why.contains("no BPF"), "{why}");
         let neutral = attached(Some(Ok("reno".into())), false);
-        assert_eq!(of(&neutral)[0], text("reno", How::AfterConnect));
+        assert_eq!(of(&neutral)[0], text("reno", SetMethod::AfterConnect));
         let refused = attached(Some(Err(DefaultError::OtherFlows)), false);
         let why = refused.before_handshake("a", true).unwrap_err().to_string();
         assert!(why.contains("no BPF") && why.contains("would apply to other flows"), "{why}");
@@ -426,7 +427,7 @@ mod socket_tests {
 
     use super::*;
     use crate::sockets::journal::Journal;
-    use crate::sockets::struct_ops::{Wanted, register};
+    use crate::sockets::struct_ops::{InstanceSpec, register};
 
     const SERVER: u16 = 5301;
     const CLIENT: u16 = 20_100;
@@ -441,7 +442,7 @@ mod socket_tests {
             (Port::Local(SERVER), begin.to_owned()),
             (Port::Remote(SERVER), begin.to_owned()),
         ];
-        let hook = Early::attach(&group, &all.into()).expect("root, and a kernel with BPF");
+        let hook = CcHook::attach(&group, &all.into()).expect("root, and a kernel with BPF");
         let iperf3 = |words: &str| {
             let mut command = Command::new("iperf3");
             command.args(words.split(' ')).stdout(Stdio::null()).stderr(Stdio::null());
@@ -475,8 +476,13 @@ mod socket_tests {
             let params: Vec<(String, u32)> =
                 core.params.iter().map(|p| (p.name.clone(), p.default)).collect();
             let pacer = format!("p{}", std::process::id());
-            let wanted =
-                Wanted { core, kernel_name: &pacer, params: &params, flags: 1, netns_cookie: None };
+            let wanted = InstanceSpec {
+                core,
+                kernel_name: &pacer,
+                params: &params,
+                flags: 1,
+                netns_cookie: None,
+            };
             let held = register(&wanted, &mut Journal::default()).unwrap();
             assert_eq!(sent(&pacer), (1, 1), "iperf3's reno came too late");
             assert_eq!(sent("reno"), (1, 0));

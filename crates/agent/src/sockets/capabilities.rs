@@ -11,8 +11,8 @@ static FOUND: OnceLock<Capabilities> = OnceLock::new();
 /// Returns the capabilities. The first call probes them: it creates a network namespace and briefly registers a congestion control.
 pub fn capabilities() -> &'static Capabilities {
     FOUND.get_or_init(|| {
-        let (ops_flags, ops_why) = ops_flags();
-        Capabilities { accecn_sysctl: accecn_sysctl(), ops_flags, ops_why }
+        let (ops_flags, ops_reason) = ops_flags();
+        Capabilities { accecn_sysctl: accecn_sysctl(), ops_flags, ops_reason }
     })
 }
 

@@ -20,7 +20,7 @@ use crate::event::event;
 /// Approximate limit of rows per second of one node: a tenth of what its stream can carry.
 const ROWS_PER_S: u64 = 2000;
 /// Limit of records taken from one ring at once.
-const AT_ONCE: usize = 4096;
+const MAX_BATCH_RECORDS: usize = 4096;
 /// The variable that holds the state of cores with states.
 const STATE_VARIABLE: &str = "mode";
 /// Offset of the variables in a record.
@@ -76,11 +76,11 @@ impl Source {
         match self {
             #[cfg(feature = "ebpf")]
             Self::Ring(ring) => {
-                ring.take(AT_ONCE).iter().filter_map(|b| Record::read(b, stats)).collect()
+                ring.take(MAX_BATCH_RECORDS).iter().filter_map(|b| Record::read(b, stats)).collect()
             }
             Self::Device(file) => {
                 let size = (STATS + 4 * stats).next_multiple_of(8);
-                let mut bytes = vec![0; size * AT_ONCE];
+                let mut bytes = vec![0; size * MAX_BATCH_RECORDS];
                 // An empty device returns EAGAIN.
                 let read = file.read(&mut bytes).unwrap_or(0);
                 bytes[..read].chunks_exact(size).filter_map(|b| Record::read(b, stats)).collect()
@@ -179,7 +179,7 @@ impl Reader {
         let mut has_more = false;
         for (core, source) in &mut sources {
             let records = source.take(core.stats.len());
-            has_more |= records.len() >= AT_ONCE;
+            has_more |= records.len() >= MAX_BATCH_RECORDS;
             for record in records {
                 self.put(core, &record, ports, into);
             }
@@ -200,7 +200,7 @@ impl Reader {
         if socket.role != Role::Data {
             return;
         }
-        if !has_its_turn(&mut self.last, core, record) {
+        if !is_due(&mut self.last, core, record) {
             self.thinned += 1;
             return;
         }
@@ -228,12 +228,12 @@ fn gap_ns(core: &Core, sockets: u64) -> u64 {
 
 /// Returns the least time between two rows of a lone socket. An adapter need not record more rounds.
 #[cfg(feature = "ebpf")]
-pub fn least_gap_us(core: &Core) -> u32 {
+pub fn min_gap_us(core: &Core) -> u32 {
     u32::try_from(gap_ns(core, 1) / 1000).unwrap_or(u32::MAX)
 }
 
 /// Whether a record becomes rows: every socket gets the same share, plus a row for each state that begins.
-fn has_its_turn(last: &mut BTreeMap<(u16, u16), Last>, core: &Core, record: &Record) -> bool {
+fn is_due(last: &mut BTreeMap<(u16, u16), Last>, core: &Core, record: &Record) -> bool {
     let socket = (record.sport, record.dport);
     let gap_ns = gap_ns(core, last.len().max(1) as u64);
     let nth = core.stats.iter().position(|stat| stat.name == STATE_VARIABLE);
@@ -319,7 +319,7 @@ mod tests {
     /// At a trial's end, every record of a congestion control becomes a row or is counted as thinned.
     #[test]
     fn a_source_is_drained_until_it_has_no_more() {
-        let records = AT_ONCE + 10;
+        let records = MAX_BATCH_RECORDS + 10;
         let size = (STATS + 4 * core().stats.len()).next_multiple_of(8);
         let record = |at: usize| {
             let mut record = bytes(at as u64 * 1_000_000_000, 10_000);
@@ -332,7 +332,7 @@ mod tests {
         let (mut reader, ports) = reader(vec![(core(), Source::Device(file))]);
         let mut rows = Vec::new();
         assert!(reader.drain(&ports, &mut rows), "ten are left");
-        assert_eq!(rows.len(), AT_ONCE * core().stats.len());
+        assert_eq!(rows.len(), MAX_BATCH_RECORDS * core().stats.len());
         assert!(!reader.drain(&ports, &mut rows));
         assert_eq!(rows.len(), records * core().stats.len());
     }
@@ -391,7 +391,7 @@ mod tests {
             let mut stats = vec![0; core.stats.len()];
             stats[0] = mode;
             let record = Record { at_ns, cookie: 1, round: 1, sport: 1, dport: 2, stats };
-            has_its_turn(&mut last, core, &record)
+            is_due(&mut last, core, &record)
         };
         assert!(has_row(0, 0));
         // With 15 variables, one record in 7.5 ms.

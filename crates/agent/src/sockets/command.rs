@@ -207,7 +207,7 @@ enum NameError {
     Characters(String),
     /// The name of a congestion control of the kernel.
     #[error("`{0}` is one of the kernel's own: choose another with --as")]
-    Kernels(String),
+    Reserved(String),
 }
 
 fn list() -> String {
@@ -246,7 +246,7 @@ fn list() -> String {
     let release = sysfs::release();
     for name in BUILTINS.iter().filter(|name| !available.iter().any(|a| a == *name)) {
         let module = format!("tcp_{name}");
-        let there = sysfs::on_disk(Path::new("/lib/modules"), &release, &module);
+        let there = sysfs::is_installed(Path::new("/lib/modules"), &release, &module);
         let how = match there {
             Some(true) => format!("module {module}, loaded when it is first used"),
             Some(false) => format!("not available: {release} has no module {module}"),
@@ -274,10 +274,10 @@ fn show(name: &str) -> Result<String, CommandError> {
         return supplied::show(name);
     }
     let Some((scheme, core)) = cc::scheme(name) else {
-        return show_kernels(name);
+        return show_kernel_cc(name);
     };
     let mut text = format!("{name}: {}\n", differs(scheme));
-    let _ = writeln!(text, "core {}{}", core.name, asks(core));
+    let _ = writeln!(text, "core {}{}", core.name, requirements(core));
     text.push_str("\nparameters:\n");
     for param in &core.params {
         let value = scheme.params.get(&param.name).copied().unwrap_or(param.default);
@@ -294,26 +294,28 @@ fn show(name: &str) -> Result<String, CommandError> {
     for stat in &core.stats {
         let _ = writeln!(text, "  {:<24} {}", stat.name, stat.unit);
     }
-    let bpf = verify::bpf_possible().map_or_else(|why| format!("no: {why}"), |()| "yes".to_owned());
-    let module = kernel_module::possible(core)
+    let bpf = verify::check_bpf_available()
+        .map_or_else(|why| format!("no: {why}"), |()| "yes".to_owned());
+    let module = kernel_module::check_available(core)
         .map_or_else(|why| format!("no: {why}"), |()| "yes".to_owned());
     let _ = writeln!(text, "\nby BPF: {bpf}\nas a module: {module}");
     Ok(text)
 }
 
-fn asks(core: &Core) -> String {
-    let asks = [
+fn requirements(core: &Core) -> String {
+    let requirements = [
         (core.owns_cwnd, "sets the window at every ACK"),
         (core.wants_pacing, "paces"),
         (core.wants_ecn, "counts ECN marks, so both ends must use it before they connect"),
         (core.may_want_ecn, "counts ECN marks with ecn_enable=1"),
         (core.wants_ect1, "sends ECT(1)"),
     ];
-    let asks: Vec<&str> = asks.into_iter().filter(|(yes, _)| *yes).map(|(_, what)| what).collect();
-    if asks.is_empty() { String::new() } else { format!(": {}", asks.join(", ")) }
+    let requirements: Vec<&str> =
+        requirements.into_iter().filter(|(yes, _)| *yes).map(|(_, what)| what).collect();
+    if requirements.is_empty() { String::new() } else { format!(": {}", requirements.join(", ")) }
 }
 
-fn show_kernels(name: &str) -> Result<String, CommandError> {
+fn show_kernel_cc(name: &str) -> Result<String, CommandError> {
     let cc = Cc::new(name);
     if !sysfs::available().iter().any(|there| there == name) {
         verify::check(name).map_err(|error| {
@@ -391,7 +393,7 @@ fn check_name(name: &str) -> Result<(), NameError> {
         return Err(NameError::Characters(name.to_owned()));
     }
     match BUILTINS.contains(&name) {
-        true => Err(NameError::Kernels(name.to_owned())),
+        true => Err(NameError::Reserved(name.to_owned())),
         false => Ok(()),
     }
 }
@@ -410,8 +412,13 @@ fn load_bpf(
         true => ecn::decide(super::capabilities::capabilities(), wants, Via::Bpf, None).flags,
         false => ecn::flag::NON_RESTRICTED,
     };
-    let wanted =
-        super::struct_ops::Wanted { core, kernel_name: name, params, flags, netns_cookie: None };
+    let wanted = super::struct_ops::InstanceSpec {
+        core,
+        kernel_name: name,
+        params,
+        flags,
+        netns_cookie: None,
+    };
     let registered = super::struct_ops::register(&wanted, journal)?;
     let names = params.iter().map(|(name, _)| name.clone());
     let params_loaded =

@@ -69,7 +69,7 @@ pub struct Capabilities {
     /// The largest set of flags with which a BPF congestion control could be registered; 0 if none could be.
     pub ops_flags: u32,
     /// Why BPF congestion controls cannot be registered; empty if they can.
-    pub ops_why: String,
+    pub ops_reason: String,
 }
 
 impl Capabilities {
@@ -207,7 +207,7 @@ fn decide_own(can: &Capabilities, wants: Wants, via: Via) -> (Mode, u32, String)
         );
     }
     let why = match (via, can.ops_flags) {
-        (Via::Bpf, 0) => format!("no BPF congestion control can be registered: {}", can.ops_why),
+        (Via::Bpf, 0) => format!("no BPF congestion control can be registered: {}", can.ops_reason),
         (_, flags) => format!(
             "this kernel has no AccECN for a congestion control (flags {:#x} accepted, {:#x} needed); the receiver echoes every mark",
             flags,
@@ -237,7 +237,7 @@ pub struct EcnEndpoint {
 }
 
 /// Returns the ends on this node that need ECN. `outcome_of` maps a name of the plan to the kernel's name and the backend.
-pub fn ends(
+pub fn endpoints(
     task: &NodeTask,
     outcome_of: impl Fn(&str) -> Option<(String, Via)>,
 ) -> Vec<EcnEndpoint> {

@@ -27,12 +27,12 @@ const ETHERNET: (u16, u32) = (1, 14);
 
 /// Sets the congestion controls of one control group's sockets before their handshake, by local port.
 #[derive(Debug)]
-pub struct Early {
+pub struct CcHook {
     _links: Vec<Link>,
     object: Object,
 }
 
-impl Early {
+impl CcHook {
     /// Attaches to processes in `group` and this network namespace. Sockets on other ports are not touched.
     ///
     /// # Errors

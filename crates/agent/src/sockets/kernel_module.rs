@@ -11,7 +11,7 @@ use super::{module_loader, sysfs};
 ///
 /// # Errors
 /// The reason why it is not, and how to install it.
-pub fn possible(core: &Core) -> Result<(), SocketError> {
+pub fn check_available(core: &Core) -> Result<(), SocketError> {
     let module = format!("ccb_{}", core.name);
     let release = sysfs::release();
     if sysfs::is_loaded(&module) {
@@ -80,7 +80,7 @@ fn instance_params(instances: &str, kernel_name: &str) -> Option<Vec<(String, St
 ///
 /// # Errors
 /// The kernel has no such parameter, or refused the value.
-pub fn tune(
+pub fn set_parameters(
     algorithm: &str,
     params: &[(String, String)],
     journal: &mut Journal,
@@ -98,7 +98,7 @@ pub fn tune(
             });
         };
         // If another agent of this machine has set it, that agent restores it.
-        if same(now, value) {
+        if is_same_value(now, value) {
             continue;
         }
         journal.push(Step::Parameter {
@@ -111,7 +111,7 @@ pub fn tune(
     let after = sysfs::parameters(&module);
     for (name, value) in params {
         let now = after.get(name).map_or("", String::as_str);
-        if !same(now, value) {
+        if !is_same_value(now, value) {
             return Err(SocketError::ParameterChanged {
                 module,
                 name: name.clone(),
@@ -124,7 +124,7 @@ pub fn tune(
 }
 
 /// Whether two values are equal. The kernel prints booleans as letters, and numbers of type `hexint` in hexadecimal.
-pub(super) fn same(now: &str, wanted: &str) -> bool {
+pub(super) fn is_same_value(now: &str, wanted: &str) -> bool {
     let decimal = |text: &str| match text {
         "Y" | "y" => "1".to_owned(),
         "N" | "n" => "0".to_owned(),
@@ -151,20 +151,28 @@ mod tests {
 
     #[test]
     fn booleans_are_numbers_or_letters() {
-        assert!(same("Y", "1") && same("N", "0") && same("41", "41"));
-        assert!(!same("Y", "0"));
+        assert!(is_same_value("Y", "1") && is_same_value("N", "0") && is_same_value("41", "41"));
+        assert!(!is_same_value("Y", "0"));
     }
 
     #[test]
     fn numbers_may_be_hexadecimal() {
-        assert!(same("0x00002a", "42") && same("0x000000", "0") && same("42", "0x2a"));
-        assert!(!same("0x00002a", "2a") && !same("0x000010", "10") && !same("0x", "0"));
+        assert!(
+            is_same_value("0x00002a", "42")
+                && is_same_value("0x000000", "0")
+                && is_same_value("42", "0x2a")
+        );
+        assert!(
+            !is_same_value("0x00002a", "2a")
+                && !is_same_value("0x000010", "10")
+                && !is_same_value("0x", "0")
+        );
     }
 
     #[test]
     fn rejects_unknown_parameter_and_lists_known_ones() {
         let mut journal = Journal::default();
-        let error = tune("reno", &[("x".into(), "1".into())], &mut journal).unwrap_err();
+        let error = set_parameters("reno", &[("x".into(), "1".into())], &mut journal).unwrap_err();
         assert_eq!(error.to_string(), "the kernel's `reno` has no parameter `x` (it has: none)");
     }
 }

@@ -157,7 +157,7 @@ impl LoadedCcs {
     ) -> Result<LoadedInstance, SocketError> {
         // This also loads the module.
         check(name)?;
-        let params_loaded = kernel_module::tune(name, params, &mut self.journal)?;
+        let params_loaded = kernel_module::set_parameters(name, params, &mut self.journal)?;
         let reason = wire::ViaReason::kernel_algorithm();
         let message = message(name, name, Via::Builtin, reason, params_loaded);
         Ok(LoadedInstance {
@@ -180,7 +180,7 @@ impl LoadedCcs {
                 self.load_supplied_object(cc, kernel_name, supplied, (object, &params[..]))
             }
             SuppliedFile::Module(module) => {
-                let wanted = supplied_module::Wanted {
+                let wanted = supplied_module::ModuleSpec {
                     bytes: supplied.bytes,
                     module,
                     sha256: &supplied.facts.sha256,
@@ -212,8 +212,8 @@ impl LoadedCcs {
         supplied: &SuppliedCc<'_>,
         (object, params): (&BpfObject, &[(String, String)]),
     ) -> Result<LoadedInstance, SocketError> {
-        super::verify::bpf_possible()?;
-        let wanted = struct_ops::supplied::Wanted {
+        super::verify::check_bpf_available()?;
+        let wanted = struct_ops::supplied::ObjectSpec {
             bytes: supplied.bytes,
             object,
             algorithm: &cc.algorithm,
@@ -275,7 +275,7 @@ impl LoadedCcs {
             false => ecn::flag::NON_RESTRICTED,
         };
         let netns_cookie = ccbench_shaper::bpf::netns_cookie();
-        let wanted = struct_ops::Wanted {
+        let wanted = struct_ops::InstanceSpec {
             core,
             kernel_name,
             params,

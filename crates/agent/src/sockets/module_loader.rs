@@ -22,11 +22,11 @@ const MODULES: &str = "/lib/modules";
 /// Limit of a request's or an answer's line.
 pub const MAX_LINE_BYTES: u64 = 64 << 10;
 /// Sockets of an ended trial may use a module for a moment longer.
-const UNLOAD_LIMIT: Duration = Duration::from_secs(2);
+const UNLOAD_TIMEOUT: Duration = Duration::from_secs(2);
 const UNLOAD_PAUSE: Duration = Duration::from_millis(20);
 /// How long a loader may take, including a module's initialisation. The worker is blocked meanwhile, and its unit has
 /// `WatchdogSec=15`: a hanging loader must fail the trial, not end the worker.
-const ANSWER_LIMIT: Duration = Duration::from_secs(7);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(7);
 
 /// A request to a loader.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,7 +117,7 @@ pub fn find(module: &str) -> Result<Option<bool>, SocketError> {
 
 /// Like [`find`], without a loader.
 pub fn find_here(module: &str) -> Option<bool> {
-    sysfs::on_disk(Path::new(MODULES), &sysfs::release(), module)
+    sysfs::is_installed(Path::new(MODULES), &sysfs::release(), module)
 }
 
 /// Loads an installed module.
@@ -166,7 +166,7 @@ pub fn unload(module: &str) -> Result<(), SocketError> {
     loop {
         match delete_module(module) {
             Ok(()) | Err(ModuleError::Kernel(Errno::NOENT)) => return Ok(()),
-            Err(ModuleError::Kernel(Errno::AGAIN)) if waited < UNLOAD_LIMIT => {
+            Err(ModuleError::Kernel(Errno::AGAIN)) if waited < UNLOAD_TIMEOUT => {
                 std::thread::sleep(UNLOAD_PAUSE);
                 waited += UNLOAD_PAUSE;
             }
@@ -214,8 +214,8 @@ fn unexpected(loader: &Path, answer: Answer) -> SocketError {
 fn ask(loader: &Path, request: &Request, file: &[u8]) -> Result<Answer, SocketError> {
     let exchange = || -> io::Result<Answer> {
         let mut stream = UnixStream::connect(loader)?;
-        stream.set_read_timeout(Some(ANSWER_LIMIT))?;
-        stream.set_write_timeout(Some(ANSWER_LIMIT))?;
+        stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+        stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
         let mut line = serde_json::to_string(request)?;
         line.push('\n');
         // A loader that refuses the request does not read the file.

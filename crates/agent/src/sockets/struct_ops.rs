@@ -34,7 +34,7 @@ pub const PINS: &str = "/sys/fs/bpf/ccbench";
 
 /// An instance to register.
 #[derive(Debug, Clone)]
-pub struct Wanted<'a> {
+pub struct InstanceSpec<'a> {
     /// The core.
     pub core: &'a Core,
     /// At most 15 letters, digits, `_` and `.`.
@@ -60,7 +60,7 @@ pub struct Registered {
 ///
 /// # Errors
 /// The reason why they cannot, and how to fix it.
-pub fn possible(privileges: Privileges) -> Result<(), SocketError> {
+pub fn check_available(privileges: Privileges) -> Result<(), SocketError> {
     match privileges {
         Privileges::Root => {}
         Privileges::UserNamespace => return Err(SocketError::UserNamespace),
@@ -103,7 +103,10 @@ fn kernel() -> &'static Kernel {
 ///
 /// # Errors
 /// The kernel refused; the error has the end of the verifier's log and a hint.
-pub fn register(wanted: &Wanted<'_>, journal: &mut Journal) -> Result<Registered, SocketError> {
+pub fn register(
+    wanted: &InstanceSpec<'_>,
+    journal: &mut Journal,
+) -> Result<Registered, SocketError> {
     let object = format!("ccb_{}", wanted.core.name);
     let Some((_, bytes)) = OBJECTS.iter().find(|(name, _)| *name == object) else {
         return Err(BpfError::Object(format!(
@@ -116,7 +119,7 @@ pub fn register(wanted: &Wanted<'_>, journal: &mut Journal) -> Result<Registered
 
 fn register_object(
     bytes: &[u8],
-    wanted: &Wanted<'_>,
+    wanted: &InstanceSpec<'_>,
     journal: &mut Journal,
 ) -> Result<Registered, SocketError> {
     register_by(wanted.kernel_name, journal, |linked| load_and_register(bytes, wanted, linked))
@@ -130,7 +133,7 @@ fn register_by(
 ) -> Result<Registered, SocketError> {
     // The kernel would refuse it, too, but only after the verifier has run.
     if sysfs::available().iter().any(|name| name == kernel_name) {
-        return Err(taken(kernel_name));
+        return Err(name_taken(kernel_name));
     }
     let capture = LogCapture::begin();
     let registered = match load(true) {
@@ -144,7 +147,7 @@ fn register_by(
     registered.map_err(|source| {
         let log = capture.tail();
         match source.kind() {
-            ErrorKind::AlreadyExists => taken(kernel_name),
+            ErrorKind::AlreadyExists => name_taken(kernel_name),
             ErrorKind::PermissionDenied if log.is_empty() => SocketError::NoPrivilege { source },
             _ if log.is_empty() => SocketError::LoadRefused { source, log },
             _ => SocketError::LoadRefused { source, log: format!("; the kernel's log:\n{log}") },
@@ -152,7 +155,7 @@ fn register_by(
     })
 }
 
-fn taken(name: &str) -> SocketError {
+fn name_taken(name: &str) -> SocketError {
     let hint =
         format!("`ccbench cc unload {name}` if it is a leftover of ccbench, else choose another");
     SocketError::NameTaken { name: name.to_owned(), hint }
@@ -164,7 +167,7 @@ fn mismatch(message: impl Into<String>) -> BpfError {
 
 fn load_and_register(
     bytes: &[u8],
-    wanted: &Wanted<'_>,
+    wanted: &InstanceSpec<'_>,
     linked: bool,
 ) -> Result<Registered, BpfError> {
     let mut open = ObjectBuilder::default()
@@ -184,7 +187,11 @@ fn load_and_register(
     Ok(Registered { link, object: Arc::new(object), outlives: !linked })
 }
 
-fn patch_ops(open: &mut OpenObject, wanted: &Wanted<'_>, linked: bool) -> Result<(), BpfError> {
+fn patch_ops(
+    open: &mut OpenObject,
+    wanted: &InstanceSpec<'_>,
+    linked: bool,
+) -> Result<(), BpfError> {
     let mut map = open
         .maps_mut()
         .find(|map| map.name() == OsStr::new("ccb"))
@@ -206,7 +213,7 @@ fn patch_ops(open: &mut OpenObject, wanted: &Wanted<'_>, linked: bool) -> Result
     Ok(())
 }
 
-fn patch_config(open: &mut OpenObject, wanted: &Wanted<'_>) -> Result<(), BpfError> {
+fn patch_config(open: &mut OpenObject, wanted: &InstanceSpec<'_>) -> Result<(), BpfError> {
     let mut map = open
         .maps_mut()
         .find(|map| map.name() == OsStr::new(".rodata.ccb"))
@@ -222,7 +229,7 @@ fn patch_config(open: &mut OpenObject, wanted: &Wanted<'_>) -> Result<(), BpfErr
     value[..8].copy_from_slice(&wanted.netns_cookie.unwrap_or(0).to_ne_bytes());
     value[8..12].copy_from_slice(&u32::from(wanted.netns_cookie.is_some()).to_ne_bytes());
     // One more than the reader's gap, because the adapter rounds times down to microseconds.
-    let gap_us = cc_state::least_gap_us(wanted.core).saturating_add(1);
+    let gap_us = cc_state::min_gap_us(wanted.core).saturating_add(1);
     value[12..16].copy_from_slice(&gap_us.to_ne_bytes());
     for (place, (_, param)) in value[PARAMS..].chunks_exact_mut(4).zip(wanted.params) {
         place.copy_from_slice(&param.to_ne_bytes());
@@ -338,7 +345,8 @@ mod tests {
         let mut open = ObjectBuilder::default().open_memory(bytes).unwrap();
         let params = defaults(core);
         for (netns_cookie, record) in [(Some(5), 1), (None, 0)] {
-            let wanted = Wanted { core, kernel_name: "x", params: &params, flags: 1, netns_cookie };
+            let wanted =
+                InstanceSpec { core, kernel_name: "x", params: &params, flags: 1, netns_cookie };
             patch_config(&mut open, &wanted).unwrap();
             let mut config =
                 open.maps_mut().find(|map| map.name() == OsStr::new(".rodata.ccb")).unwrap();
@@ -355,11 +363,16 @@ mod tests {
             let mut open =
                 ObjectBuilder::default().open_memory(object.expect("it is there").1).unwrap();
             let params = defaults(core);
-            let wanted =
-                Wanted { core, kernel_name: "x", params: &params, flags: 1, netns_cookie: None };
+            let wanted = InstanceSpec {
+                core,
+                kernel_name: "x",
+                params: &params,
+                flags: 1,
+                netns_cookie: None,
+            };
             let patched = patch_config(&mut open, &wanted);
             assert!(patched.is_ok(), "{name}: {patched:?}");
-            let fewer = Wanted { params: &params[1..], ..wanted };
+            let fewer = InstanceSpec { params: &params[1..], ..wanted };
             assert!(
                 patch_config(&mut open, &fewer).is_err_and(|e| e.to_string().contains("rebuild"))
             );
@@ -369,12 +382,17 @@ mod tests {
     #[test]
     fn errors_without_privilege_name_the_fix() {
         assert!(
-            possible(Privileges::UserNamespace)
+            check_available(Privileges::UserNamespace)
                 .unwrap_err()
                 .to_string()
                 .contains("run ccbench as root")
         );
-        assert!(possible(Privileges::Unprivileged).unwrap_err().to_string().contains("needs root"));
+        assert!(
+            check_available(Privileges::Unprivileged)
+                .unwrap_err()
+                .to_string()
+                .contains("needs root")
+        );
     }
 
     /// Uses programs without `exit`, which the verifier rejects.
@@ -391,8 +409,13 @@ mod tests {
         }
         let params = defaults(core);
         let name = format!("v{}", std::process::id());
-        let wanted =
-            Wanted { core, kernel_name: &name, params: &params, flags: 1, netns_cookie: None };
+        let wanted = InstanceSpec {
+            core,
+            kernel_name: &name,
+            params: &params,
+            flags: 1,
+            netns_cookie: None,
+        };
         let why = register_object(&cut, &wanted, &mut Journal::default()).unwrap_err();
         let why = why.to_string();
         for part in [
@@ -418,7 +441,7 @@ mod tests {
         let kernel_name = &format!("bbr3.{}", std::process::id());
         let netns_cookie = ccbench_shaper::bpf::netns_cookie().ok();
         assert!(netns_cookie.is_some());
-        let wanted = Wanted { core, kernel_name, params: &params, flags: 1, netns_cookie };
+        let wanted = InstanceSpec { core, kernel_name, params: &params, flags: 1, netns_cookie };
         let registered = register(&wanted, &mut Journal::default()).unwrap();
         let mut ring = registered.rows().unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -15,7 +15,7 @@ use crate::clock;
 
 /// A module to load.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted<'a> {
+pub struct ModuleSpec<'a> {
     /// The file.
     pub bytes: &'a [u8],
     /// What it contains.
@@ -34,7 +34,7 @@ pub struct Wanted<'a> {
 /// # Errors
 /// The module is for another kernel, the name is taken, or the kernel refused.
 pub fn load(
-    wanted: &Wanted<'_>,
+    wanted: &ModuleSpec<'_>,
     journal: &mut Journal,
 ) -> Result<Vec<(String, String)>, SocketError> {
     let (module, release) = (&wanted.module.name, sysfs::release());
@@ -43,7 +43,7 @@ pub fn load(
     }
     check_kernel(wanted.module, release)?;
     let _lock = lock_modules()?;
-    let mut used = this_use(wanted);
+    let mut used = module_use(wanted);
     let others = other_uses(module, &used.id)?;
     let differs =
         |other: &&ModuleUse| (&other.sha256, &other.params) != (&used.sha256, &used.params);
@@ -68,11 +68,11 @@ pub fn load(
         })?;
     }
     check_registered(wanted, &before)?;
-    in_force(wanted)
+    effective_params(wanted)
 }
 
 /// Refuses a taken name: with a wrong `algorithm`, the trial would measure another congestion control than the module's.
-fn check_free(wanted: &Wanted<'_>, before: &[String]) -> Result<(), SocketError> {
+fn check_free(wanted: &ModuleSpec<'_>, before: &[String]) -> Result<(), SocketError> {
     if before.iter().all(|name| name != wanted.algorithm) {
         return Ok(());
     }
@@ -83,7 +83,7 @@ fn check_free(wanted: &Wanted<'_>, before: &[String]) -> Result<(), SocketError>
     Err(SocketError::NameTaken { name, hint })
 }
 
-fn this_use(wanted: &Wanted<'_>) -> ModuleUse {
+fn module_use(wanted: &ModuleSpec<'_>) -> ModuleUse {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let params: Vec<String> =
         wanted.params.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -133,7 +133,7 @@ fn refused(module: &str, errno: Errno) -> SocketError {
 }
 
 /// Checks that the module has registered the expected name, which for most modules follows the naming convention.
-fn check_registered(wanted: &Wanted<'_>, before: &[String]) -> Result<(), SocketError> {
+fn check_registered(wanted: &ModuleSpec<'_>, before: &[String]) -> Result<(), SocketError> {
     let now = sysfs::available();
     if now.iter().any(|name| name == wanted.algorithm) {
         return Ok(());
@@ -148,7 +148,7 @@ fn check_registered(wanted: &Wanted<'_>, before: &[String]) -> Result<(), Socket
 }
 
 /// Returns the parameters that sysfs shows, and the requested values of the others.
-fn in_force(wanted: &Wanted<'_>) -> Result<Vec<(String, String)>, SocketError> {
+fn effective_params(wanted: &ModuleSpec<'_>) -> Result<Vec<(String, String)>, SocketError> {
     let mut shown = sysfs::parameters(&wanted.module.name);
     for (name, value) in wanted.params {
         let params = &wanted.module.params;
@@ -156,7 +156,7 @@ fn in_force(wanted: &Wanted<'_>) -> Result<Vec<(String, String)>, SocketError> {
             .iter()
             .any(|param| param.name == *name && matches!(param.kind, ParameterKind::Text(_)));
         let actual = shown.entry(name.clone()).or_insert_with(|| value.clone());
-        if !is_text && !kernel_module::same(actual, value) {
+        if !is_text && !kernel_module::is_same_value(actual, value) {
             return Err(SocketError::ParameterChanged {
                 module: wanted.module.name.clone(),
                 name: name.clone(),
@@ -206,7 +206,7 @@ mod tests {
         let module = module("6.18.5");
         let check = |algorithm| {
             let wanted =
-                Wanted { bytes: b"", module: &module, sha256: "0", algorithm, params: &[] };
+                ModuleSpec { bytes: b"", module: &module, sha256: "0", algorithm, params: &[] };
             check_free(&wanted, &["reno".to_owned(), "cubic".to_owned()])
         };
         assert!(check("mine").is_ok());
@@ -218,9 +218,14 @@ mod tests {
     fn uses_are_told_apart() {
         let module = module("6.18.5");
         let params = [("a".to_owned(), "1".to_owned()), ("b".to_owned(), "x".to_owned())];
-        let wanted =
-            Wanted { bytes: b"", module: &module, sha256: "0", algorithm: "mine", params: &params };
-        let (one, other) = (this_use(&wanted), this_use(&wanted));
+        let wanted = ModuleSpec {
+            bytes: b"",
+            module: &module,
+            sha256: "0",
+            algorithm: "mine",
+            params: &params,
+        };
+        let (one, other) = (module_use(&wanted), module_use(&wanted));
         assert_eq!((one.params.as_str(), &one.params), ("a=1 b=x", &other.params));
         assert_ne!(one.id, other.id);
     }

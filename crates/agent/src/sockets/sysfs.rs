@@ -44,7 +44,7 @@ pub fn release() -> String {
 }
 
 /// Whether this kernel's `modules.dep` lists the module; `None` if it has no modules.
-pub fn on_disk(modules: &Path, release: &str, module: &str) -> Option<bool> {
+pub fn is_installed(modules: &Path, release: &str, module: &str) -> Option<bool> {
     let list = std::fs::read_to_string(modules.join(release).join("modules.dep")).ok()?;
     let files = list.lines().filter_map(|line| line.split_once(':')?.0.rsplit('/').next());
     let mut names = files.filter_map(|file| file.split_once(".ko"));
@@ -141,12 +141,12 @@ mod tests {
     #[test]
     fn finds_modules_by_name() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(on_disk(dir.path(), "6.1", "tcp_vegas"), None);
+        assert_eq!(is_installed(dir.path(), "6.1", "tcp_vegas"), None);
         std::fs::create_dir(dir.path().join("6.1")).unwrap();
         let list = "kernel/net/ipv4/tcp_vegas.ko.xz: \nupdates/ccb-ta.ko: a.ko\n";
         std::fs::write(dir.path().join("6.1/modules.dep"), list).unwrap();
-        assert_eq!(on_disk(dir.path(), "6.1", "tcp_vegas"), Some(true));
-        assert_eq!(on_disk(dir.path(), "6.1", "ccb_ta"), Some(true));
-        assert_eq!(on_disk(dir.path(), "6.1", "tcp_veg"), Some(false));
+        assert_eq!(is_installed(dir.path(), "6.1", "tcp_vegas"), Some(true));
+        assert_eq!(is_installed(dir.path(), "6.1", "ccb_ta"), Some(true));
+        assert_eq!(is_installed(dir.path(), "6.1", "tcp_veg"), Some(false));
     }
 }

@@ -38,7 +38,7 @@ fn hint(name: &str, modules: &Path, release: &str) -> String {
     let own = cc::scheme(name).map_or(String::new(), |_| {
         format!("; ccbench has its own: write `[cc.my_{name}]` with `algorithm = \"{name}\"` and `cc = \"my_{name}\"`")
     });
-    match sysfs::on_disk(modules, release, &module) {
+    match sysfs::is_installed(modules, release, &module) {
         None => own,
         Some(true) => format!("; its module is installed: load it with `modprobe {module}`"),
         Some(false) => format!("; {} has no module {module}{own}", modules.join(release).display()),
@@ -50,16 +50,16 @@ fn hint(name: &str, modules: &Path, release: &str) -> String {
 /// # Errors
 /// Neither is possible; the error has the reasons.
 pub fn choose(via: Via, core: &Core) -> Result<(Via, ViaReason), SocketError> {
-    let bpf = || bpf_possible();
+    let bpf = || check_bpf_available();
     match via {
         Via::Builtin => Err(SocketError::NotBuiltin),
         Via::Bpf => bpf().map(|()| (Via::Bpf, ViaReason::configured())),
         Via::Module => {
-            kernel_module::possible(core).map(|()| (Via::Module, ViaReason::configured()))
+            kernel_module::check_available(core).map(|()| (Via::Module, ViaReason::configured()))
         }
         Via::Auto => match bpf() {
             Ok(()) => Ok((Via::Bpf, ViaReason::bpf_supported())),
-            Err(no_bpf) => match kernel_module::possible(core) {
+            Err(no_bpf) => match kernel_module::check_available(core) {
                 Ok(()) => Ok((Via::Module, ViaReason::bpf_unavailable(no_bpf.to_string()))),
                 Err(no_module) => Err(SocketError::NoBackend {
                     bpf: Box::new(no_bpf),
@@ -74,9 +74,9 @@ pub fn choose(via: Via, core: &Core) -> Result<(Via, ViaReason), SocketError> {
 ///
 /// # Errors
 /// The reason why it cannot, and how to fix it.
-pub fn bpf_possible() -> Result<(), SocketError> {
+pub fn check_bpf_available() -> Result<(), SocketError> {
     #[cfg(feature = "ebpf")]
-    return super::struct_ops::possible(crate::privileges::privileges());
+    return super::struct_ops::check_available(crate::privileges::privileges());
     #[cfg(not(feature = "ebpf"))]
     Err(SocketError::NoEbpf)
 }

@@ -10,7 +10,7 @@ use ccbench_proto::topology::{Interface, Topology};
 use super::children::ChildReaper;
 use super::control_input::ControlInput;
 use super::error::TestbedError;
-use super::identity::Identity;
+use super::identity::ProcessIdentity;
 use super::netns::Netns;
 use super::record::{NodeRecord, Record, remove_files, socket_path};
 use super::rtnl::{FIRST, LO, Rtnl, VethEnd};
@@ -94,9 +94,9 @@ impl<'a> Testbed<'a> {
         let netns = namespace(&mut self.namespaces, name)?;
         let netns_inode = netns.inode();
         let pid = self.children.start(name, agent_bin, &netns.path())?;
-        let process = Identity::of(pid).or_else(|e| match e.kind() {
+        let process = ProcessIdentity::of(pid).or_else(|e| match e.kind() {
             // If the agent is dead already, wait_ready() reports it.
-            std::io::ErrorKind::NotFound => Ok(Identity { pid, starttime: 0 }),
+            std::io::ErrorKind::NotFound => Ok(ProcessIdentity { pid, starttime: 0 }),
             _ => Err(TestbedError::system(format!("read /proc/{pid}/stat"))(e)),
         })?;
         let node = NodeRecord {

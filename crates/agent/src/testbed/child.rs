@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 /// Why an agent could not be tied to its parent or enter its namespace.
 #[derive(Debug, thiserror::Error)]
-pub enum EnterError {
+pub enum ChildSetupError {
     /// The parent ended before this process was tied to it.
     #[error("the process that started this one has ended")]
     ParentGone,
@@ -43,30 +43,30 @@ pub enum EnterError {
 /// or `/proc/PID/fd/N`.
 ///
 /// # Errors
-/// See [`EnterError`]. Nothing has been started, so the caller reports the error and exits.
-pub fn enter(netns: Option<&Path>, die_with_parent: bool) -> Result<(), EnterError> {
+/// See [`ChildSetupError`]. Nothing has been started, so the caller reports the error and exits.
+pub fn enter(netns: Option<&Path>, die_with_parent: bool) -> Result<(), ChildSetupError> {
     // The testbed blocks signals to read them from a descriptor, and its children inherit the mask.
     let _ = SigSet::empty().thread_set_mask();
     if die_with_parent {
         tie_to_parent(netns.and_then(pid_of))?;
     }
     let Some(path) = netns else { return Ok(()) };
-    let file =
-        File::open(path).map_err(|source| EnterError::Open { path: path.to_owned(), source })?;
+    let file = File::open(path)
+        .map_err(|source| ChildSetupError::Open { path: path.to_owned(), source })?;
     setns(&file, CloneFlags::CLONE_NEWNET)
-        .map_err(|e| EnterError::Setns { path: path.to_owned(), source: e.into() })
+        .map_err(|e| ChildSetupError::Setns { path: path.to_owned(), source: e.into() })
 }
 
 /// Requests SIGKILL when the parent ends. `expected` is the parent's pid, if the caller knows it: only then does this
 /// detect a parent that died before the signal was set.
-pub(crate) fn tie_to_parent(expected: Option<u32>) -> Result<(), EnterError> {
+pub(crate) fn tie_to_parent(expected: Option<u32>) -> Result<(), ChildSetupError> {
     let before = getppid();
     set_parent_process_death_signal(Some(Signal::KILL))
-        .map_err(|e| EnterError::DeathSignal(e.into()))?;
+        .map_err(|e| ChildSetupError::DeathSignal(e.into()))?;
     let now = getppid();
     let raw = now.map(|pid| Pid::as_raw_nonzero(pid).get().unsigned_abs());
     if now != before || expected.is_some_and(|pid| raw != Some(pid)) {
-        return Err(EnterError::ParentGone);
+        return Err(ChildSetupError::ParentGone);
     }
     Ok(())
 }

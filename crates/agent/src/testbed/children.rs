@@ -15,11 +15,11 @@ use super::record::{log_path, socket_path};
 use crate::clock;
 
 /// How long an agent may take to listen.
-const READY_LIMIT: Duration = Duration::from_secs(10);
+const READY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval between two checks whether it listens.
 const READY_STEP: Duration = Duration::from_millis(2);
 /// How long an agent may take to stop.
-const STOP_LIMIT: Duration = Duration::from_secs(2);
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 /// How much of a dead agent's log its error message includes.
 const LOG_TAIL_BYTES: usize = 600;
 
@@ -70,7 +70,7 @@ impl ChildReaper {
     /// # Errors
     /// An agent ended or takes too long, or the testbed is asked to stop.
     pub fn wait_ready(&mut self, input: &ControlInput) -> Result<(), TestbedError> {
-        let deadline_ns = clock::now_ns() + READY_LIMIT.as_nanos() as u64;
+        let deadline_ns = clock::now_ns() + READY_TIMEOUT.as_nanos() as u64;
         let mut waiting: Vec<String> = self.running.values().cloned().collect();
         loop {
             waiting.retain(|node| UnixStream::connect(socket_path(&self.dir, node)).is_err());
@@ -78,7 +78,7 @@ impl ChildReaper {
             if clock::now_ns() > deadline_ns {
                 return Err(TestbedError::AgentSilent {
                     socket: socket_path(&self.dir, &node),
-                    seconds: READY_LIMIT.as_secs(),
+                    seconds: READY_TIMEOUT.as_secs(),
                     log: log_path(&self.dir, &node),
                     node,
                 });
@@ -108,7 +108,7 @@ impl ChildReaper {
     /// Stops all agents and orphans: SIGTERM first, then SIGKILL.
     pub fn stop(&mut self, input: &ControlInput) {
         for signal in [Signal::TERM, Signal::KILL] {
-            let deadline_ns = clock::now_ns() + STOP_LIMIT.as_nanos() as u64;
+            let deadline_ns = clock::now_ns() + STOP_TIMEOUT.as_nanos() as u64;
             for pid in self.living() {
                 let _ = kill_process(pid, signal);
             }

@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 
 /// A process of this boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
+pub struct ProcessIdentity {
     /// Its pid.
     pub pid: u32,
     /// When it started, in clock ticks since boot (field 22 of `/proc/PID/stat`).
     pub starttime: u64,
 }
 
-impl Identity {
+impl ProcessIdentity {
     /// Returns the process with this pid.
     ///
     /// # Errors
@@ -121,16 +121,16 @@ mod tests {
         let stat = "7 (a) S 1 7 7 0 -1 4194564 1 0 0 0 0 0 0 0 20 0 1 0 4711 8 9";
         let stat = Stat::parse(stat).unwrap();
         assert!(stat.is_exiting() && !stat.has_ended());
-        let own = Identity::own().unwrap();
+        let own = ProcessIdentity::own().unwrap();
         assert!(!own.wait_exit(Duration::ZERO));
-        assert!(Identity { starttime: own.starttime + 1, ..own }.wait_exit(Duration::ZERO));
+        assert!(ProcessIdentity { starttime: own.starttime + 1, ..own }.wait_exit(Duration::ZERO));
     }
 
     #[test]
     fn only_the_same_start_is_the_same_process() {
-        let own = Identity::own().unwrap();
+        let own = ProcessIdentity::own().unwrap();
         assert!(own.is_live());
-        assert!(!Identity { starttime: own.starttime + 1, ..own }.is_live());
+        assert!(!ProcessIdentity { starttime: own.starttime + 1, ..own }.is_live());
         assert!(!boot_id().unwrap().is_empty());
     }
 }

@@ -27,23 +27,23 @@ type Setting = (&'static str, Need, &'static str);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Need {
-    Must,
-    May,
+    Required,
+    Optional,
 }
 
 /// Set before the first interface, which inherits the `default` values.
 const SETTINGS: &[Setting] = &[
-    ("net/ipv4/ip_forward", Need::Must, "1"),
-    ("net/ipv4/conf/all/rp_filter", Need::May, "0"),
-    ("net/ipv4/conf/default/rp_filter", Need::May, "0"),
+    ("net/ipv4/ip_forward", Need::Required, "1"),
+    ("net/ipv4/conf/all/rp_filter", Need::Optional, "0"),
+    ("net/ipv4/conf/default/rp_filter", Need::Optional, "0"),
     // Keep router solicitations and neighbour discovery out of the measured packets.
-    ("net/ipv6/conf/all/disable_ipv6", Need::May, "1"),
-    ("net/ipv6/conf/default/disable_ipv6", Need::May, "1"),
+    ("net/ipv6/conf/all/disable_ipv6", Need::Optional, "1"),
+    ("net/ipv6/conf/default/disable_ipv6", Need::Optional, "1"),
     // A trial must not start from what an earlier one learnt about the same peer (ssthresh, RTT).
-    ("net/ipv4/tcp_no_metrics_save", Need::Must, "1"),
+    ("net/ipv4/tcp_no_metrics_save", Need::Required, "1"),
     // The kernel derives these two from the size of the socket table, which is deliberately small here.
-    ("net/ipv4/tcp_max_tw_buckets", Need::May, "8192"),
-    ("net/ipv4/tcp_max_syn_backlog", Need::May, "4096"),
+    ("net/ipv4/tcp_max_tw_buckets", Need::Optional, "8192"),
+    ("net/ipv4/tcp_max_syn_backlog", Need::Optional, "4096"),
 ];
 
 impl Netns {
@@ -60,7 +60,7 @@ impl Netns {
                 let inode = file.metadata().map_err(fail)?.ino();
                 for &(key, need, value) in SETTINGS {
                     match write_sysctl(key, value) {
-                        Err(source) if need == Need::Must => {
+                        Err(source) if need == Need::Required => {
                             let node = node.to_owned();
                             return Err(TestbedError::Sysctl { node, key, value, source });
                         }

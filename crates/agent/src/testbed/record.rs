@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use ccbench_proto::testbed::ReadyNode;
 use serde::{Deserialize, Serialize};
 
-use super::identity::{Identity, boot_id};
+use super::identity::{ProcessIdentity, boot_id};
 
 /// Name of the file in the run directory.
 pub const FILE: &str = "testbed.json";
@@ -20,7 +20,7 @@ pub(super) const FILE_NEW: &str = "testbed.json.new";
 pub struct Record {
     /// The process that holds the namespaces.
     #[serde(flatten)]
-    pub process: Identity,
+    pub process: ProcessIdentity,
     /// The boot in which `process` ran.
     pub boot_id: String,
     /// The nodes by name; empty while the testbed is being built.
@@ -32,7 +32,7 @@ pub struct Record {
 pub struct NodeRecord {
     /// The process of its agent.
     #[serde(flatten)]
-    pub process: Identity,
+    pub process: ProcessIdentity,
     /// Where its agent listens.
     pub socket: PathBuf,
     /// The address its peers use; loopback for a node without wires.
@@ -43,7 +43,7 @@ pub struct NodeRecord {
 
 impl From<&NodeRecord> for ReadyNode {
     fn from(node: &NodeRecord) -> Self {
-        let Identity { pid, starttime } = node.process;
+        let ProcessIdentity { pid, starttime } = node.process;
         let NodeRecord { socket, address, netns_inode, .. } = node.clone();
         Self { pid, starttime, socket, address, netns_inode }
     }
@@ -55,7 +55,7 @@ impl Record {
     /// # Errors
     /// `/proc` is not mounted.
     pub fn own() -> io::Result<Self> {
-        Ok(Self { process: Identity::own()?, boot_id: boot_id()?, nodes: BTreeMap::new() })
+        Ok(Self { process: ProcessIdentity::own()?, boot_id: boot_id()?, nodes: BTreeMap::new() })
     }
 
     /// Reads the record in `dir`.

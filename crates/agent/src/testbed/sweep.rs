@@ -10,7 +10,7 @@ use rustix::fs::{FlockOperation, flock};
 use super::record::{FILE, FILE_NEW, Record, remove_files};
 
 /// How long a killed testbed may take to end its agents; on an idle machine, a few milliseconds.
-const EXIT_LIMIT: Duration = Duration::from_secs(5);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Outcome of a sweep over the run directories.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub fn sweep(root: &Path) -> io::Result<Swept> {
     dirs.sort();
     for dir in dirs {
         match Record::load(&dir) {
-            Ok(record) if record.is_live() || !record.process.wait_exit(EXIT_LIMIT) => {
+            Ok(record) if record.is_live() || !record.process.wait_exit(EXIT_TIMEOUT) => {
                 swept.live.push(dir);
             }
             Ok(_) => match remove(&dir)? {
@@ -113,12 +113,15 @@ fn remove(dir: &Path) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::identity::Identity;
+    use super::super::identity::ProcessIdentity;
     use super::*;
 
     fn dead() -> Record {
         let own = Record::own().unwrap();
-        Record { process: Identity { starttime: own.process.starttime + 1, ..own.process }, ..own }
+        Record {
+            process: ProcessIdentity { starttime: own.process.starttime + 1, ..own.process },
+            ..own
+        }
     }
 
     #[test]

@@ -127,7 +127,7 @@ impl Namespace {
     }
 
     /// Whether both are the same namespace.
-    fn is(&self, other: &Self) -> bool {
+    fn is_same(&self, other: &Self) -> bool {
         let cookies = self.cookie.zip(other.cookie);
         self.inode == other.inode && cookies.is_none_or(|(one, other)| one == other)
     }
@@ -204,13 +204,13 @@ pub(super) struct Namespaces {
 
 impl Namespaces {
     /// Returns the namespaces that the calling thread sees. `path` is the file of its own, if the command line names it.
-    pub(super) fn here(path: Option<&Path>) -> Self {
+    pub(super) fn of_thread(path: Option<&Path>) -> Self {
         Self { own: Namespace::current(path), only_own: false, proc: PathBuf::from("/proc") }
     }
 
-    /// Like [`Self::here`], but never enters another namespace.
-    pub(super) fn only_here(path: &Path) -> Self {
-        Self { only_own: true, ..Self::here(Some(path)) }
+    /// Like [`Self::of_thread`], but never enters another namespace.
+    pub(super) fn of_thread_only(path: &Path) -> Self {
+        Self { only_own: true, ..Self::of_thread(Some(path)) }
     }
 
     /// Returns the namespace of this process.
@@ -221,14 +221,14 @@ impl Namespaces {
     /// Whether a step of this namespace is undone in this process's own. `None` means that the step belongs to no
     /// namespace, or is from a version that did not record it.
     pub(super) fn is_own(&self, netns: Option<&Namespace>) -> bool {
-        netns.is_none_or(|netns| self.own.as_ref().is_some_and(|own| own.is(netns)))
+        netns.is_none_or(|netns| self.own.as_ref().is_some_and(|own| own.is_same(netns)))
     }
 
     /// Runs `work` in a namespace: directly if it is this process's own, otherwise on a thread that enters it.
     ///
     /// # Errors
     /// The namespace is gone, not found, or must not be entered.
-    pub(super) fn within<T: Send>(
+    pub(super) fn run_in<T: Send>(
         &self,
         netns: Option<&Namespace>,
         work: impl FnOnce() -> T + Send,
@@ -265,7 +265,7 @@ fn enter<T: Send>(
             let file = File::open(path).map_err(refused)?;
             setns(&file, CloneFlags::CLONE_NEWNET).map_err(|errno| refused(errno.into()))?;
             match Namespace::current(None) {
-                Some(entered) if entered.is(netns) => Ok(work()),
+                Some(entered) if entered.is_same(netns) => Ok(work()),
                 // A later namespace has reused the number.
                 Some(entered) if entered.inode == netns.inode => {
                     Err(NotEntered::Gone(netns.clone()))
@@ -315,12 +315,12 @@ pub(super) mod tests {
     #[test]
     fn a_namespace_is_known_by_inode_and_cookie() {
         let one = other(None);
-        assert!(one.is(&other(Some("/x"))));
-        assert!(!one.is(&Namespace { cookie: Some(21), ..one.clone() }));
-        assert!(!one.is(&Namespace { inode: OWN, ..one.clone() }));
-        assert!(one.is(&Namespace { cookie: None, ..one.clone() }), "before Linux 5.14");
+        assert!(one.is_same(&other(Some("/x"))));
+        assert!(!one.is_same(&Namespace { cookie: Some(21), ..one.clone() }));
+        assert!(!one.is_same(&Namespace { inode: OWN, ..one.clone() }));
+        assert!(one.is_same(&Namespace { cookie: None, ..one.clone() }), "before Linux 5.14");
         let own = Namespace::current(Some(Path::new("/run/netns/exp"))).unwrap();
-        assert!(own.is(&Namespace::current(None).unwrap()) && own.inode > 0);
+        assert!(own.is_same(&Namespace::current(None).unwrap()) && own.inode > 0);
         assert_eq!(
             own.to_string(),
             format!("the network namespace /run/netns/exp (inode {})", own.inode)
@@ -384,17 +384,17 @@ pub(super) mod tests {
     fn only_the_own_namespace_is_worked_in_unless_another_one_is_entered() {
         let proc = proc_of(&[OWN, OTHER]);
         let here = fake(OWN, 10, proc.path());
-        assert!(matches!(here.within(None, || 7), Ok(7)));
-        assert!(matches!(here.within(here.own(), || 7), Ok(7)));
+        assert!(matches!(here.run_in(None, || 7), Ok(7)));
+        assert!(matches!(here.run_in(here.own(), || 7), Ok(7)));
         // The link leads nowhere, so that it cannot be opened.
-        let refused = here.within(Some(&other(None)), || 7).unwrap_err();
+        let refused = here.run_in(Some(&other(None)), || 7).unwrap_err();
         assert!(matches!(refused, NotEntered::Refused { .. }), "{refused:?}");
-        let only_here = Namespaces { only_own: true, ..here.clone() };
-        let refused = only_here.within(Some(&other(None)), || 7).unwrap_err();
+        let of_thread_only = Namespaces { only_own: true, ..here.clone() };
+        let refused = of_thread_only.run_in(Some(&other(None)), || 7).unwrap_err();
         assert!(refused.to_string().contains("without --netns"), "{refused:?}");
         // A later namespace has reused its number.
         let later = fake(OTHER, 21, proc.path());
-        let gone = later.within(Some(&other(None)), || 7).unwrap_err();
+        let gone = later.run_in(Some(&other(None)), || 7).unwrap_err();
         assert!(matches!(gone, NotEntered::Gone(_)), "{gone:?}");
     }
 }

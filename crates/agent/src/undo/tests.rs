@@ -23,7 +23,7 @@ fn left(steps: &[Step]) -> tempfile::TempDir {
 
 /// Returns the calls and the outcome of the next start.
 fn next_start(dir: &tempfile::TempDir) -> (Vec<String>, Outcome) {
-    next_start_in(dir, Namespaces::here(None))
+    next_start_in(dir, Namespaces::of_thread(None))
 }
 
 /// Like [`next_start`], from this network namespace.
@@ -71,7 +71,7 @@ fn what_fails_stays_and_is_tried_again() {
     let dir = left(&[offloads("a"), offloads("b")]);
     let interfaces = FakeInterfaces::failing("restore_offloads a");
     let (mut undo, outcome) =
-        Undo::open_with(dir.path(), &interfaces, Namespaces::here(None)).unwrap();
+        Undo::open_with(dir.path(), &interfaces, Namespaces::of_thread(None)).unwrap();
     assert_eq!((outcome.undone.len(), outcome.failed.len()), (1, 1));
     assert!(outcome.failed[0].starts_with("offloads of a: "), "{outcome:?}");
     // Undoing this agent's steps keeps what the dead one left.

@@ -248,7 +248,9 @@ impl Traces {
 
 /// Returns when a process started, in clock ticks since boot; `None` if it has ended.
 pub fn starttime(pid: u32) -> Option<u64> {
-    ccbench_agent::testbed::identity::Identity::of(pid).ok().map(|identity| identity.starttime)
+    ccbench_agent::testbed::identity::ProcessIdentity::of(pid)
+        .ok()
+        .map(|identity| identity.starttime)
 }
 
 fn uptime() -> u64 {

@@ -12,8 +12,8 @@ use ccbench_proto::wire::{self, AckHook, Side, run_event::Of};
 use rustix::time::{ClockId, clock_getres};
 
 use super::abi::Flow;
+use super::batcher::Batcher;
 use super::error::{AcksError, chain};
-use super::gather::Gather;
 use super::{AckSource, Watch, record, ring};
 use crate::FlowPorts;
 use crate::bytes::{array, u32_at, u64_at};
@@ -36,7 +36,7 @@ pub struct Source {
     global: Array<MapData, [u64; 3]>,
     /// Owns programs and links; dropping it detaches them.
     _programs: Ebpf,
-    gather: Gather,
+    batcher: Batcher,
     period: Duration,
     mode: wire::AckMode,
     /// The kernel function at which senders are watched.
@@ -78,7 +78,7 @@ impl Source {
         attach(&mut programs)?;
         let (by, row) = (hook.as_text(), mode.text());
         notes.insert(0, format!("senders are watched by {by}, with `acks` = {row}"));
-        let gather = Gather::new(watch.flows, tick_us());
+        let batcher = Batcher::new(watch.flows, tick_us());
         let ring_bytes = bytes;
         Ok(Self {
             ring,
@@ -86,7 +86,7 @@ impl Source {
             flows,
             global,
             _programs: programs,
-            gather,
+            batcher,
             period,
             mode,
             hook,
@@ -207,13 +207,13 @@ impl AckSource for Source {
         // Reads at most one full ring per call, so that the loop ends even while records keep arriving.
         for _ in 0..self.ring_bytes as usize / record::EVENT_BYTES {
             let Some(record) = self.ring.next() else { break };
-            self.gather.push(&record);
+            self.batcher.push(&record);
         }
-        self.gather.drain(now_ns, all, into);
+        self.batcher.drain(now_ns, all, into);
     }
 
-    fn refused(&mut self, of: &Of) {
-        self.gather.refused(of);
+    fn count_refused(&mut self, of: &Of) {
+        self.batcher.count_refused(of);
     }
 
     fn counts(&mut self, at_ns: u64) -> Vec<wire::AckCount> {
@@ -225,7 +225,7 @@ impl AckSource for Source {
             let missed_states = missed_states.map_or(0, u16::from_ne_bytes);
             let missed_retrans = word(offset_of!(Flow, missed_retrans));
             let (sport, dport) = record::ports(word(offset_of!(Flow, ports)));
-            let Some(count) = self.gather.count(at_ns, cookie, sport, dport) else { continue };
+            let Some(count) = self.batcher.count(at_ns, cookie, sport, dport) else { continue };
             let hook = match count.side() {
                 Side::Sender => self.hook,
                 Side::Receiver | Side::Unspecified => AckHook::TpBtfTcpProbe,
@@ -245,7 +245,7 @@ impl AckSource for Source {
         // Segments of sockets that do not fit into the map, and unreadable records, belong to no flow. They go into a row without
         // a flow.
         let unwatched = self.global.get(&0, 0).map_or(0, |[unwatched, ..]| unwatched);
-        let malformed = self.gather.malformed();
+        let malformed = self.batcher.malformed();
         if unwatched + malformed > 0 {
             counts.push(wire::AckCount {
                 at_ns,

@@ -56,7 +56,7 @@ impl Kind {
 
 /// The header of every record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Head {
+pub struct RecordHeader {
     /// The kind of the record.
     pub kind: Kind,
     /// Local port.
@@ -69,7 +69,7 @@ pub struct Head {
     pub cookie: u64,
 }
 
-impl Head {
+impl RecordHeader {
     /// Reads the header. Returns `None` if the record is too short for its kind or the kind is unknown.
     #[must_use]
     pub fn read(record: &[u8]) -> Option<Self> {
@@ -104,7 +104,7 @@ pub fn cc_name(record: &[u8]) -> String {
 
 /// Returns the event in a record that is not a row. The fields that name its flow stay empty.
 #[must_use]
-pub fn event(head: &Head, record: &[u8]) -> wire::TcpEvent {
+pub fn event(head: &RecordHeader, record: &[u8]) -> wire::TcpEvent {
     let word = |at: usize| u32_at(record, at).unwrap_or_default();
     let changed = head.kind == Kind::CaState;
     wire::TcpEvent {
@@ -335,7 +335,7 @@ mod tests {
         put(&mut record, at!(kind), &5u32.to_ne_bytes());
         put(&mut record, at!(ports), &(40_000u32 | 5201 << 16).to_ne_bytes());
         put(&mut record, 24, &[0u32, 3, 9, 0x7fff_ffff].map(u32::to_ne_bytes).concat());
-        let head = Head::read(&record).unwrap();
+        let head = RecordHeader::read(&record).unwrap();
         assert_eq!((head.kind, head.sport, head.dport), (Kind::CaState, 40_000, 5201));
         let event = event(&head, &record);
         assert_eq!((event.ca_state_before, event.ca_state, event.count), (Some(0), 3, 0));
@@ -354,7 +354,7 @@ mod tests {
     proptest! {
         #[test]
         fn decodes_any_bytes_without_panic(record in proptest::collection::vec(any::<u8>(), 0..300)) {
-            if let Some(head) = Head::read(&record) {
+            if let Some(head) = RecordHeader::read(&record) {
                 let _ = (event(&head, &record), cc_name(&record));
             }
             Rows::new(&record, 4000).fill(&mut wire::Acks::default());

@@ -29,7 +29,7 @@ pub(crate) struct SchedulerParams {
 
 /// Result of a dequeue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum Dequeued {
     /// Transmit this packet.
     Packet(Packet),
     /// No packet may leave before this time; `u64::MAX` when all queues are empty.
@@ -172,7 +172,7 @@ impl ClassScheduler {
         self.classes[index].queue.enqueue(now_ns, packet, dropped);
     }
 
-    pub(crate) fn dequeue(&mut self, now_ns: u64, dropped: &mut Vec<u32>) -> Next {
+    pub(crate) fn dequeue(&mut self, now_ns: u64, dropped: &mut Vec<u32>) -> Dequeued {
         for class in &mut self.classes {
             class.tokens.fill(now_ns);
             if let Some(ctokens) = &mut class.ctokens {
@@ -198,11 +198,11 @@ impl ClassScheduler {
             if over {
                 self.next_class(group, mode, index);
             }
-            return Next::Packet(packet);
+            return Dequeued::Packet(packet);
         }
         let waiting = self.classes.iter().filter(|class| class.queue.backlog().0 > 0);
         let ready = waiting.filter_map(|class| class.ctokens.map(|ctokens| ctokens.ready_ns()));
-        Next::At(ready.min().unwrap_or(u64::MAX))
+        Dequeued::At(ready.min().unwrap_or(u64::MAX))
     }
 
     /// Selects the class to send from; returns its index, mode and group.

@@ -66,7 +66,7 @@ impl Matcher {
             return 0;
         }
         let Some(fields) = header::fields(frame) else { return 0 };
-        self.rules.iter().find(|rule| rule.holds(&fields)).map_or(0, |rule| rule.class)
+        self.rules.iter().find(|rule| rule.matches(&fields)).map_or(0, |rule| rule.class)
     }
 }
 
@@ -94,7 +94,7 @@ impl Rule {
         })
     }
 
-    fn holds(&self, fields: &Fields) -> bool {
+    fn matches(&self, fields: &Fields) -> bool {
         fn same<T: PartialEq + Copy>(wanted: Option<T>, found: Option<T>) -> bool {
             wanted.is_none() || wanted == found
         }

@@ -6,20 +6,20 @@ use ccbench_proto::units::{Micros, Ppm};
 
 use super::header::Ecn;
 use super::loss::Loss;
-use super::random::{Chance, Purpose, Random};
+use super::random::{Bernoulli, Purpose, Random};
 
 /// Random streams of one link. Every packet draws from every active stream, so that the streams are independent.
 #[derive(Debug)]
 pub(crate) struct Impair {
     loss: Loss,
-    duplicate: Chance,
-    corrupt: Chance,
-    reorder: Chance,
+    duplicate: Bernoulli,
+    corrupt: Bernoulli,
+    reorder: Bernoulli,
     /// How much later reordered packets leave the delay; 0: they skip the delay.
     late_ns: u64,
     jitter: Option<CorrelatedJitter>,
     ecn: EcnRewrite,
-    rewrite: Chance,
+    rewrite: Bernoulli,
 }
 
 /// The impairments of one packet.
@@ -45,7 +45,7 @@ impl Impair {
     /// The impairments of `link`.
     pub(crate) fn new(link: &Link, seed: u64) -> Self {
         let chance = |share: Option<Ppm>, purpose| {
-            Chance::new(share.unwrap_or_default().get(), seed, purpose)
+            Bernoulli::new(share.unwrap_or_default().get(), seed, purpose)
         };
         let whole = Ppm::new(1_000_000);
         let rewritten = link.ecn_rewrite.and_then(|rewrite| rewrite.share.or(whole));
@@ -76,15 +76,15 @@ impl Impair {
     #[inline]
     pub(crate) fn decide(&mut self, at_ns: u64, ecn: Ecn) -> Decision {
         let lost = self.loss.next_is_lost();
-        let duplicated = self.duplicate.happens();
+        let duplicated = self.duplicate.sample();
         // Always two draws per packet, so that the decision for packet n does not depend on earlier decisions.
         let flip = self.corrupt.is_possible().then(|| {
-            let happens = self.corrupt.happens();
+            let happens = self.corrupt.sample();
             let draw = self.corrupt.draw();
             happens.then_some(draw)
         });
-        let rewritten = self.rewrite.happens();
-        let reordered = self.reorder.happens();
+        let rewritten = self.rewrite.sample();
+        let reordered = self.reorder.sample();
         Decision {
             lost,
             duplicated: duplicated && !lost,

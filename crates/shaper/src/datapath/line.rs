@@ -19,21 +19,21 @@ pub(crate) const WORK_PER_BYTE: u64 = 8 * 1_000_000_000;
 /// The state of a transmitter.
 #[derive(Debug)]
 pub(crate) struct Line {
-    pace: Pace,
+    rate_source: RateSource,
     busy: bool,
     /// The time to which `work` refers, `CLOCK_MONOTONIC` nanoseconds. When idle, the end of the last packet.
-    mark_ns: u64,
+    work_at_ns: u64,
     work: u64,
-    /// Time without a transmission until `mark_ns`.
+    /// Time without a transmission until `work_at_ns`.
     idle_ns: u64,
     /// While busy: when the transmission ends, and the work that rounding leaves.
     end_ns: u64,
-    left: u64,
+    remainder: u64,
 }
 
 /// What determines the rate.
 #[derive(Debug)]
-enum Pace {
+enum RateSource {
     /// At a rate in bit/s; `None` is unlimited.
     Constant(Option<u64>),
     Steps(Box<Steps>),
@@ -70,7 +70,7 @@ impl Buckets {
 /// A piecewise constant rate.
 #[derive(Debug)]
 struct Steps {
-    /// Positions in the trace: at `mark_ns`, at the end of the current packet, and at the last reported change.
+    /// Positions in the trace: at `work_at_ns`, at the end of the current packet, and at the last reported change.
     cursor: Cursor,
     ahead: Cursor,
     reported: Cursor,
@@ -116,7 +116,7 @@ impl Opportunities {
 impl Line {
     /// Creates an idle line. Without a rate, transmission takes no time.
     pub(crate) fn new(rate_bps: Option<u64>) -> Self {
-        Self::at(Pace::Constant(rate_bps))
+        Self::at(RateSource::Constant(rate_bps))
     }
 
     /// Creates an idle line that replays a trace. `unset_bps` is the rate of steps without one; `overhead_bytes` is the link-layer overhead
@@ -124,7 +124,12 @@ impl Line {
     pub(crate) fn from_trace(replay: &Replay, unset_bps: Option<u64>, overhead_bytes: u32) -> Self {
         if let Some(cursor) = Cursor::new(replay, u64::MAX) {
             let (ahead, reported) = (cursor.clone(), cursor.clone());
-            return Self::at(Pace::Steps(Box::new(Steps { cursor, ahead, reported, unset_bps })));
+            return Self::at(RateSource::Steps(Box::new(Steps {
+                cursor,
+                ahead,
+                reported,
+                unset_bps,
+            })));
         }
         let Some(cursor) = OpportunityCursor::new(replay, u64::MAX) else {
             return Self::new(unset_bps);
@@ -132,7 +137,7 @@ impl Line {
         let bytes = cursor.bytes().saturating_add(overhead_bytes);
         let mean = replay.trace.mean_rate().map_or(0, Rate::bits_per_sec);
         let mean_bps = u128::from(mean) * u128::from(bytes) / u128::from(cursor.bytes().max(1));
-        Self::at(Pace::Opportunities(Box::new(Opportunities {
+        Self::at(RateSource::Opportunities(Box::new(Opportunities {
             cursor,
             begin_ns: u64::MAX,
             mean_bps: mean_bps as u64,
@@ -148,37 +153,45 @@ impl Line {
         let size = |bytes: u64| bytes.saturating_add_signed(i64::from(extra_bytes)).max(1);
         let mtu_bytes = tbf.mtu.map_or(u64::from(mtu_bytes), Bytes::get);
         let peak = tbf.peakrate.map(Rate::bits_per_sec);
-        Self::at(Pace::Buckets(Box::new(Buckets {
+        Self::at(RateSource::Buckets(Box::new(Buckets {
             rate: TokenBucket::new(rate_bps, size(tbf.burst.get())),
             peak: peak.map(|peak_bps| TokenBucket::new(peak_bps, size(mtu_bytes))),
             bytes: 0,
         })))
     }
 
-    fn at(pace: Pace) -> Self {
-        Self { pace, busy: false, mark_ns: 0, work: 0, idle_ns: 0, end_ns: 0, left: 0 }
+    fn at(rate_source: RateSource) -> Self {
+        Self {
+            rate_source,
+            busy: false,
+            work_at_ns: 0,
+            work: 0,
+            idle_ns: 0,
+            end_ns: 0,
+            remainder: 0,
+        }
     }
 
     /// Returns the rate in bit/s, with a trace that of the last reported change; `None`: unlimited.
     pub(crate) fn rate_bps(&self) -> Option<u64> {
-        match &self.pace {
-            Pace::Constant(rate_bps) => *rate_bps,
-            Pace::Steps(steps) => {
+        match &self.rate_source {
+            RateSource::Constant(rate_bps) => *rate_bps,
+            RateSource::Steps(steps) => {
                 steps.reported.piece().rate.map(Rate::bits_per_sec).or(steps.unset_bps)
             }
-            Pace::Opportunities(all) => Some(all.mean_bps),
-            Pace::Buckets(buckets) => Some(buckets.rate.rate_bps()),
+            RateSource::Opportunities(all) => Some(all.mean_bps),
+            RateSource::Buckets(buckets) => Some(buckets.rate.rate_bps()),
         }
     }
 
     /// Returns whether transmitting a packet that is ready at `at_ns` takes no time.
     pub(crate) fn is_unlimited(&mut self, at_ns: u64) -> bool {
-        match &mut self.pace {
-            Pace::Constant(rate_bps) => rate_bps.is_none(),
-            Pace::Opportunities(_) | Pace::Buckets(_) => false,
-            Pace::Steps(steps) if steps.unset_bps.is_some() => false,
-            Pace::Steps(steps) => {
-                steps.cursor.seek(at_ns.max(self.mark_ns));
+        match &mut self.rate_source {
+            RateSource::Constant(rate_bps) => rate_bps.is_none(),
+            RateSource::Opportunities(_) | RateSource::Buckets(_) => false,
+            RateSource::Steps(steps) if steps.unset_bps.is_some() => false,
+            RateSource::Steps(steps) => {
+                steps.cursor.seek(at_ns.max(self.work_at_ns));
                 steps.cursor.piece().rate.is_none()
             }
         }
@@ -186,7 +199,7 @@ impl Line {
 
     /// Returns the trace's next rate change until `now_ns`, with its time. Call it until it returns `None`.
     pub(crate) fn next_step(&mut self, now_ns: u64) -> Option<(u64, Option<u64>)> {
-        let Pace::Steps(steps) = &mut self.pace else { return None };
+        let RateSource::Steps(steps) = &mut self.rate_source else { return None };
         let at_ns = steps.reported.piece().until_ns;
         if at_ns > now_ns || !steps.reported.advance() {
             return None;
@@ -197,29 +210,31 @@ impl Line {
 
     /// Skips all steps until `now_ns` that [`Self::next_step`] would return.
     pub(crate) fn advance_to(&mut self, now_ns: u64) {
-        if let Pace::Steps(steps) = &mut self.pace {
+        if let RateSource::Steps(steps) = &mut self.rate_source {
             steps.reported.seek(now_ns);
         }
     }
 
     /// Returns when the trace changes the rate next; `u64::MAX`: never.
     pub(crate) fn next_step_ns(&self) -> u64 {
-        match &self.pace {
-            Pace::Steps(steps) => steps.reported.piece().until_ns,
-            Pace::Constant(_) | Pace::Opportunities(_) | Pace::Buckets(_) => u64::MAX,
+        match &self.rate_source {
+            RateSource::Steps(steps) => steps.reported.piece().until_ns,
+            RateSource::Constant(_) | RateSource::Opportunities(_) | RateSource::Buckets(_) => {
+                u64::MAX
+            }
         }
     }
 
     /// Begins the trace at `at_ns`, which may be in the future. Bits that were sent before are not affected.
     pub(crate) fn begin(&mut self, at_ns: u64) {
-        match &mut self.pace {
-            Pace::Constant(_) | Pace::Buckets(_) => return,
-            Pace::Steps(steps) => {
+        match &mut self.rate_source {
+            RateSource::Constant(_) | RateSource::Buckets(_) => return,
+            RateSource::Steps(steps) => {
                 steps.cursor.begin(at_ns);
-                steps.cursor.seek(self.mark_ns);
+                steps.cursor.seek(self.work_at_ns);
                 steps.reported.begin(at_ns);
             }
-            Pace::Opportunities(all) => {
+            RateSource::Opportunities(all) => {
                 all.begin_ns = at_ns;
                 all.open = None;
                 if let Some(cursor) = OpportunityCursor::new(&all.replay, at_ns) {
@@ -241,28 +256,28 @@ impl Line {
 
     /// Returns the time without a transmission from zero of the clock until `now_ns`.
     pub(crate) fn idle_ns(&self, now_ns: u64) -> u64 {
-        let idle_now_ns = if self.busy { 0 } else { now_ns.saturating_sub(self.mark_ns) };
+        let idle_now_ns = if self.busy { 0 } else { now_ns.saturating_sub(self.work_at_ns) };
         self.idle_ns + idle_now_ns
     }
 
     /// Starts to transmit a packet when it is ready (`ready_ns`) and the last packet has ended. The line must be idle.
     pub(crate) fn start(&mut self, ready_ns: u64, bytes: u32) {
         debug_assert!(!self.busy, "one packet at a time");
-        if ready_ns > self.mark_ns {
-            self.idle_ns += ready_ns - self.mark_ns;
-            self.mark_ns = ready_ns;
+        if ready_ns > self.work_at_ns {
+            self.idle_ns += ready_ns - self.work_at_ns;
+            self.work_at_ns = ready_ns;
             self.work = 0;
         }
         self.busy = true;
-        if let Pace::Opportunities(all) = &mut self.pace
-            && self.mark_ns >= all.begin_ns
+        if let RateSource::Opportunities(all) = &mut self.rate_source
+            && self.work_at_ns >= all.begin_ns
         {
             self.work = 0;
-            self.left = 0;
-            self.end_ns = all.carry(self.mark_ns, bytes);
+            self.remainder = 0;
+            self.end_ns = all.carry(self.work_at_ns, bytes);
             return;
         }
-        if let Pace::Buckets(buckets) = &mut self.pace {
+        if let RateSource::Buckets(buckets) = &mut self.rate_source {
             buckets.bytes = bytes;
         } else {
             self.work += u64::from(bytes) * WORK_PER_BYTE;
@@ -272,42 +287,42 @@ impl Line {
 
     /// Computes the end of the transmission.
     fn integrate(&mut self) {
-        let rate = match &mut self.pace {
-            Pace::Constant(rate_bps) => *rate_bps,
-            Pace::Opportunities(all) => Some(all.mean_bps),
-            Pace::Buckets(buckets) => {
-                (self.end_ns, self.left) = (buckets.ready_ns(self.mark_ns), 0);
+        let rate = match &mut self.rate_source {
+            RateSource::Constant(rate_bps) => *rate_bps,
+            RateSource::Opportunities(all) => Some(all.mean_bps),
+            RateSource::Buckets(buckets) => {
+                (self.end_ns, self.remainder) = (buckets.ready_ns(self.work_at_ns), 0);
                 return;
             }
-            Pace::Steps(steps) => {
-                steps.cursor.seek(self.mark_ns);
+            RateSource::Steps(steps) => {
+                steps.cursor.seek(self.work_at_ns);
                 steps.ahead.follow(&steps.cursor);
-                let end = steps.ahead.carry(self.mark_ns, self.work, steps.unset_bps);
-                (self.end_ns, self.left) = end.unwrap_or((u64::MAX, 0));
+                let end = steps.ahead.carry(self.work_at_ns, self.work, steps.unset_bps);
+                (self.end_ns, self.remainder) = end.unwrap_or((u64::MAX, 0));
                 return;
             }
         };
-        (self.end_ns, self.left) = match rate {
-            None => (self.mark_ns, 0),
+        (self.end_ns, self.remainder) = match rate {
+            None => (self.work_at_ns, 0),
             Some(0) => (u64::MAX, 0),
-            Some(rate) => (self.mark_ns.saturating_add(self.work / rate), self.work % rate),
+            Some(rate) => (self.work_at_ns.saturating_add(self.work / rate), self.work % rate),
         };
     }
 
     /// Returns when the transmission ends, nanoseconds rounded down; `u64::MAX`: never (a rate of zero).
     pub(crate) fn end_ns(&self) -> u64 {
-        if self.busy { self.end_ns } else { self.mark_ns }
+        if self.busy { self.end_ns } else { self.work_at_ns }
     }
 
     /// Ends the transmission, which makes the line idle, and returns [`Self::end_ns`].
     pub(crate) fn finish(&mut self) -> u64 {
-        self.work = self.left;
-        self.mark_ns = self.end_ns;
+        self.work = self.remainder;
+        self.work_at_ns = self.end_ns;
         self.busy = false;
-        match &mut self.pace {
-            Pace::Steps(steps) => steps.cursor.follow(&steps.ahead),
-            Pace::Buckets(buckets) => buckets.take(self.end_ns),
-            Pace::Constant(_) | Pace::Opportunities(_) => {}
+        match &mut self.rate_source {
+            RateSource::Steps(steps) => steps.cursor.follow(&steps.ahead),
+            RateSource::Buckets(buckets) => buckets.take(self.end_ns),
+            RateSource::Constant(_) | RateSource::Opportunities(_) => {}
         }
         self.end_ns
     }
@@ -315,40 +330,41 @@ impl Line {
     /// Returns when an idle line would end the transmission of a packet of `bytes` that is ready at `ready_ns`; with a trace or token
     /// buckets, when it would start.
     pub(crate) fn would_end_ns(&self, ready_ns: u64, bytes: u32) -> u64 {
-        let start = ready_ns.max(self.mark_ns);
-        match &self.pace {
-            Pace::Constant(Some(0)) => u64::MAX,
-            Pace::Constant(Some(rate)) => {
+        let start = ready_ns.max(self.work_at_ns);
+        match &self.rate_source {
+            RateSource::Constant(Some(0)) => u64::MAX,
+            RateSource::Constant(Some(rate)) => {
                 start.saturating_add(u64::from(bytes) * WORK_PER_BYTE / rate)
             }
-            Pace::Constant(None) | Pace::Steps(_) | Pace::Opportunities(_) | Pace::Buckets(_) => {
-                start
-            }
+            RateSource::Constant(None)
+            | RateSource::Steps(_)
+            | RateSource::Opportunities(_)
+            | RateSource::Buckets(_) => start,
         }
     }
 
     /// Changes the rate from `at_ns` on. Not for lines with a trace.
     pub(crate) fn set_rate(&mut self, at_ns: u64, rate_bps: Option<u64>) {
-        let rate = match &mut self.pace {
-            Pace::Constant(rate) => rate,
-            Pace::Buckets(buckets) => {
+        let rate = match &mut self.rate_source {
+            RateSource::Constant(rate) => rate,
+            RateSource::Buckets(buckets) => {
                 buckets.rate.set_rate(at_ns, rate_bps.unwrap_or(u64::MAX));
                 if self.busy {
                     self.integrate();
                 }
                 return;
             }
-            Pace::Steps(_) | Pace::Opportunities(_) => {
+            RateSource::Steps(_) | RateSource::Opportunities(_) => {
                 debug_assert!(false, "a line with a trace has no settable rate");
                 return;
             }
         };
-        if self.busy && at_ns > self.mark_ns {
+        if self.busy && at_ns > self.work_at_ns {
             let done = rate.map_or(u128::from(u64::MAX), |rate| {
-                u128::from(rate) * u128::from(at_ns - self.mark_ns)
+                u128::from(rate) * u128::from(at_ns - self.work_at_ns)
             });
             self.work = u128::from(self.work).saturating_sub(done) as u64;
-            self.mark_ns = at_ns;
+            self.work_at_ns = at_ns;
         }
         *rate = rate_bps;
         if self.busy {

@@ -133,7 +133,7 @@ impl Row {
 #[derive(Debug)]
 pub(crate) struct Log {
     rows: Box<[[AtomicU64; WORDS]]>,
-    most_rows: u64,
+    max_rows: u64,
     written: AtomicU64,
     read: AtomicU64,
     unlogged: AtomicU64,
@@ -142,11 +142,11 @@ pub(crate) struct Log {
 impl Log {
     /// Creates a log for at most `budget_bytes` of rows in total.
     pub(crate) fn new(budget_bytes: u64) -> Self {
-        let most_rows = budget_bytes / ROW_BYTES;
-        let ring = most_rows.min(MAX_ROWS);
+        let max_rows = budget_bytes / ROW_BYTES;
+        let ring = max_rows.min(MAX_ROWS);
         Self {
             rows: (0..ring).map(|_| Default::default()).collect(),
-            most_rows,
+            max_rows,
             written: AtomicU64::new(0),
             read: AtomicU64::new(0),
             unlogged: AtomicU64::new(0),
@@ -157,7 +157,7 @@ impl Log {
     pub(crate) fn write(&self, row: &Row) {
         let written = self.written.load(Relaxed);
         let waiting = written - self.read.load(Acquire);
-        if written >= self.most_rows || waiting >= self.rows.len() as u64 {
+        if written >= self.max_rows || waiting >= self.rows.len() as u64 {
             self.unlogged.store(self.unlogged.load(Relaxed) + 1, Relaxed);
             return;
         }

@@ -3,12 +3,12 @@
 use ccbench_proto::plan::BurstLoss;
 use ccbench_proto::units::Ppm;
 
-use super::random::{Chance, Purpose, Random};
+use super::random::{Bernoulli, Purpose, Random};
 
 /// Both kinds of loss together: a packet is lost if either loses it.
 #[derive(Debug)]
 pub(crate) struct Loss {
-    independent: Chance,
+    independent: Bernoulli,
     burst: Option<Gilbert>,
 }
 
@@ -16,7 +16,7 @@ impl Loss {
     /// Creates independent loss of `ppm` and the loss of `burst`.
     pub(crate) fn new(ppm: u32, burst: Option<BurstLoss>, seed: u64) -> Self {
         Self {
-            independent: Chance::new(ppm, seed, Purpose::Loss),
+            independent: Bernoulli::new(ppm, seed, Purpose::Loss),
             burst: burst.map(|burst| Gilbert::new(burst, seed)),
         }
     }
@@ -35,7 +35,7 @@ impl Loss {
     #[inline]
     pub(crate) fn next_is_lost(&mut self) -> bool {
         // Both draw for every packet, so that adding one does not change the other's decisions.
-        let independent = self.independent.happens();
+        let independent = self.independent.sample();
         let burst = self.burst.as_mut().is_some_and(Gilbert::next_is_lost);
         independent | burst
     }
@@ -44,10 +44,10 @@ impl Loss {
 /// The Gilbert-Elliott model: two states, one transition per packet, and a loss probability per state.
 #[derive(Debug)]
 struct Gilbert {
-    enter: Below,
-    leave: Below,
-    bad: Below,
-    good: Below,
+    enter: Threshold,
+    leave: Threshold,
+    bad: Threshold,
+    good: Threshold,
     is_bad: bool,
     state: Random,
     loss: Random,
@@ -55,13 +55,13 @@ struct Gilbert {
 
 /// Threshold of 2^64: a draw below it means yes.
 #[derive(Debug, Clone, Copy)]
-struct Below(u128);
+struct Threshold(u128);
 
-impl Below {
+impl Threshold {
     fn new(share: Ppm) -> Self {
         Self((u128::from(share.get()) << 64) / 1_000_000)
     }
-    fn holds(self, draw: u64) -> bool {
+    fn exceeds(self, draw: u64) -> bool {
         u128::from(draw) < self.0
     }
 }
@@ -69,10 +69,10 @@ impl Below {
 impl Gilbert {
     fn new(spec: BurstLoss, seed: u64) -> Self {
         Self {
-            enter: Below::new(spec.enter),
-            leave: Below::new(spec.leave),
-            bad: spec.bad.map_or(Below(1 << 64), Below::new),
-            good: Below::new(spec.good.unwrap_or_default()),
+            enter: Threshold::new(spec.enter),
+            leave: Threshold::new(spec.leave),
+            bad: spec.bad.map_or(Threshold(1 << 64), Threshold::new),
+            good: Threshold::new(spec.good.unwrap_or_default()),
             is_bad: false,
             state: Random::new(seed, Purpose::BurstState),
             loss: Random::new(seed, Purpose::BurstLoss),
@@ -81,9 +81,9 @@ impl Gilbert {
 
     fn next_is_lost(&mut self) -> bool {
         let turn = if self.is_bad { self.leave } else { self.enter };
-        self.is_bad ^= turn.holds(self.state.draw());
+        self.is_bad ^= turn.exceeds(self.state.draw());
         let lost = if self.is_bad { self.bad } else { self.good };
-        lost.holds(self.loss.draw())
+        lost.exceeds(self.loss.draw())
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::class_scheduler::{ClassScheduler, Next, SchedulerParams};
+use super::class_scheduler::{ClassScheduler, Dequeued, SchedulerParams};
 use super::header::Ecn;
 use super::impair::{Decision, Impair};
 use super::line::Line;
@@ -62,7 +62,7 @@ pub(crate) enum Arrival {
     /// The policer dropped it; its slot is free.
     Policed,
     /// The packet entered the link.
-    In,
+    Accepted,
     /// The packet entered the link. The caller must change its ECN field, copy it and corrupt it, in this order.
     Changed {
         /// Its new ECN field, which also applies to the copy.
@@ -229,7 +229,7 @@ impl LinkModel {
         }
         if !self.impaired {
             self.delay.enter(packet, &Decision::default());
-            return Arrival::In;
+            return Arrival::Accepted;
         }
         let decision = self.impair.decide(packet.at_ns, packet.ecn);
         if decision.lost {
@@ -246,7 +246,7 @@ impl LinkModel {
         let entering = Packet { ecn: decision.ecn.unwrap_or(packet.ecn), ..packet };
         let due_ns = self.delay.enter(entering, &decision);
         if !decision.duplicated && decision.flip.is_none() && decision.ecn.is_none() {
-            return Arrival::In;
+            return Arrival::Accepted;
         }
         self.counts.corrupted += u64::from(decision.flip.is_some());
         self.counts.ecn_rewritten += u64::from(decision.ecn.is_some());
@@ -427,8 +427,8 @@ impl LinkModel {
         let (next, wake_ns) = match &mut self.stage {
             Stage::One(queue) => (queue.dequeue(now_ns, freed), u64::MAX),
             Stage::Classes(classes) => match classes.dequeue(now_ns, freed) {
-                Next::Packet(packet) => (Some(packet), u64::MAX),
-                Next::At(wake_ns) => (None, wake_ns),
+                Dequeued::Packet(packet) => (Some(packet), u64::MAX),
+                Dequeued::At(wake_ns) => (None, wake_ns),
             },
         };
         self.wake_ns = wake_ns;

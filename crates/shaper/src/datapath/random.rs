@@ -76,34 +76,34 @@ impl Random {
 
 /// Decides with a fixed probability, once per packet.
 #[derive(Debug)]
-pub(crate) struct Chance {
+pub(crate) struct Bernoulli {
     /// Threshold of 2^64: a draw below it means yes.
-    below: u128,
+    threshold: u128,
     random: Random,
 }
 
-impl Chance {
+impl Bernoulli {
     /// Creates decisions with probability `ppm`.
     pub(crate) fn new(ppm: u32, seed: u64, purpose: Purpose) -> Self {
-        let mut chance = Self { below: 0, random: Random::new(seed, purpose) };
+        let mut chance = Self { threshold: 0, random: Random::new(seed, purpose) };
         chance.set(ppm);
         chance
     }
 
     /// Changes the probability to `ppm`.
     pub(crate) fn set(&mut self, ppm: u32) {
-        self.below = (u128::from(ppm) << 64) / 1_000_000;
+        self.threshold = (u128::from(ppm) << 64) / 1_000_000;
     }
 
     /// Decides for the next packet. A probability of zero draws nothing.
     #[inline]
-    pub(crate) fn happens(&mut self) -> bool {
-        self.below > 0 && u128::from(self.random.draw()) < self.below
+    pub(crate) fn sample(&mut self) -> bool {
+        self.threshold > 0 && u128::from(self.random.draw()) < self.threshold
     }
 
     /// Returns whether the probability is above zero.
     pub(crate) fn is_possible(&self) -> bool {
-        self.below > 0
+        self.threshold > 0
     }
 
     /// Returns another draw of the same stream.
@@ -134,8 +134,8 @@ mod tests {
     #[test]
     fn the_seed_determines_decisions() {
         let decide = |seed| {
-            let mut chance = Chance::new(10_000, seed, Purpose::Loss);
-            (0..1_000_000).filter(|_| chance.happens()).collect::<Vec<u32>>()
+            let mut chance = Bernoulli::new(10_000, seed, Purpose::Loss);
+            (0..1_000_000).filter(|_| chance.sample()).collect::<Vec<u32>>()
         };
         let lost = decide(7);
         assert_eq!(lost, decide(7));
@@ -146,8 +146,8 @@ mod tests {
 
     #[test]
     fn chance_zero_and_one() {
-        assert!(!(0..1000).any(|_| Chance::new(0, 1, Purpose::Loss).happens()));
-        let mut all = Chance::new(1_000_000, 1, Purpose::Loss);
-        assert!((0..1000).all(|_| all.happens()));
+        assert!(!(0..1000).any(|_| Bernoulli::new(0, 1, Purpose::Loss).sample()));
+        let mut all = Bernoulli::new(1_000_000, 1, Purpose::Loss);
+        assert!((0..1000).all(|_| all.sample()));
     }
 }

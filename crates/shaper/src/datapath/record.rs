@@ -11,7 +11,7 @@ use crate::discipline::QueueStats;
 
 /// Metadata of a packet, recorded on arrival.
 #[derive(Debug, Clone, Copy, Default)]
-struct Note {
+struct ArrivalInfo {
     arrived_ns: u64,
     bytes: u32,
     flow: u32,
@@ -23,7 +23,7 @@ struct Note {
 pub(crate) struct Recorder {
     shared: Arc<Shared>,
     /// Indexed by slot; empty without a log.
-    notes: Vec<Note>,
+    arrivals: Vec<ArrivalInfo>,
     /// The queue's drop counters so far, and the number of acknowledgements that the filter has dropped.
     reported: QueueStats,
     reported_acks: u64,
@@ -33,27 +33,27 @@ impl Recorder {
     /// Creates a recorder for slots below `slots`.
     pub(crate) fn new(shared: Arc<Shared>, slots: u32) -> Self {
         let noted = if shared.log.is_some() { slots as usize } else { 0 };
-        let (notes, reported) = (vec![Note::default(); noted], QueueStats::default());
-        Self { shared, notes, reported, reported_acks: 0 }
+        let (arrivals, reported) = (vec![ArrivalInfo::default(); noted], QueueStats::default());
+        Self { shared, arrivals, reported, reported_acks: 0 }
     }
 
     /// Whether there is a log.
     pub(crate) fn is_logging(&self) -> bool {
-        !self.notes.is_empty()
+        !self.arrivals.is_empty()
     }
 
     /// Records that a packet arrived in its slot.
     pub(crate) fn arrived(&mut self, packet: &Packet) {
-        if let Some(note) = self.notes.get_mut(packet.slot as usize) {
+        if let Some(arrival) = self.arrivals.get_mut(packet.slot as usize) {
             let Packet { bytes, at_ns, flow, ecn, .. } = *packet;
-            *note = Note { arrived_ns: at_ns, bytes, flow, ecn };
+            *arrival = ArrivalInfo { arrived_ns: at_ns, bytes, flow, ecn };
         }
     }
 
     /// Records that the packet in slot `from` was copied to slot `to`.
     pub(crate) fn copied(&mut self, from: u32, to: u32) {
-        if let Some(note) = self.notes.get(from as usize).copied() {
-            self.notes[to as usize] = note;
+        if let Some(arrival) = self.arrivals.get(from as usize).copied() {
+            self.arrivals[to as usize] = note;
         }
     }
 
@@ -94,7 +94,7 @@ impl Recorder {
         let filtered = acks - self.reported_acks;
         self.reported_acks = acks;
         for (nth, slot) in (0..).zip(slots) {
-            let Note { arrived_ns, bytes, flow, ecn } = self.notes[*slot as usize];
+            let ArrivalInfo { arrived_ns, bytes, flow, ecn } = self.arrivals[*slot as usize];
             let fate = match nth {
                 // Filtered acknowledgements come first: the queue may then drop the packet that superseded them.
                 nth if nth < filtered => Fate::AckFilter,
@@ -111,12 +111,12 @@ impl Recorder {
         if sent {
             self.shared.scheduling_error.record(now_ns.saturating_sub(packet.at_ns));
         }
-        let Some(note) = self.notes.get(packet.slot as usize) else { return };
+        let Some(arrival) = self.arrivals.get(packet.slot as usize) else { return };
         self.write(&Row {
-            arrived_ns: note.arrived_ns,
-            bytes: note.bytes,
-            flow: note.flow,
-            ecn: note.ecn,
+            arrived_ns: arrival.arrived_ns,
+            bytes: arrival.bytes,
+            flow: arrival.flow,
+            ecn: arrival.ecn,
             fate: if sent { Fate::Sent } else { Fate::Device },
             marked: packet.marked,
             passed: Some(Passed {

@@ -31,7 +31,7 @@ pub(crate) struct Shared {
     /// When the trial begins, which starts the trace, `CLOCK_MONOTONIC` nanoseconds; 0: not known yet.
     pub(crate) begin_at_ns: AtomicU64,
     /// Written by the loop.
-    pub(crate) counters: Published,
+    pub(crate) counters: AtomicCounters,
     /// Scheduling errors of packets; written by the loop.
     pub(crate) scheduling_error: Histogram,
     /// The packet log, if enabled; written by the loop.
@@ -113,9 +113,9 @@ macro_rules! counters {
 
         /// [`Counters`] that other threads may read at any time.
         #[derive(Debug, Default)]
-        pub(crate) struct Published { $($name: AtomicU64,)* }
+        pub(crate) struct AtomicCounters { $($name: AtomicU64,)* }
 
-        impl Published {
+        impl AtomicCounters {
             /// Publishes `counters`.
             pub(crate) fn publish(&self, counters: &Counters) {
                 $(self.$name.store(counters.$name, Release);)*

@@ -120,7 +120,7 @@ impl SchedClass {
             Action::Demote => {
                 self.demotions += 1;
                 // Leaving real-time priority is never refused. The niceness is unchanged, but the kernel resets the timer slack.
-                let _ = sys::set_ordinary();
+                let _ = sys::set_other();
                 set_timer_slack();
             }
             Action::Promote => {

@@ -18,13 +18,13 @@ pub(crate) struct Write {
 
 /// The packets that are due at `now_ns`.
 #[derive(Clone, Copy)]
-pub(crate) struct Due<'a> {
+pub(crate) struct DuePackets<'a> {
     pub(crate) model: &'a LinkModel,
     pub(crate) arena: &'a Arena,
     pub(crate) now_ns: u64,
 }
 
-impl<'a> Due<'a> {
+impl<'a> DuePackets<'a> {
     fn packet(self, nth: usize) -> Option<&'a [u8]> {
         let packet = self.model.peek_departed(nth).filter(|packet| packet.at_ns <= self.now_ns)?;
         Some(&self.arena.slot(packet.slot)[..VNET_BYTES + packet.bytes as usize])

@@ -3,7 +3,7 @@
 use ccbench_proto::wire::QdiscSample;
 
 use crate::netlink::message::{Attrs, u32_at, u64_at};
-use crate::qdisc::{Listed, handle_text, htb, tbf, word};
+use crate::qdisc::{TcMessage, handle_text, htb, tbf, word};
 
 const TCA_STATS_BASIC: u16 = 1;
 const TCA_STATS_QUEUE: u16 = 3;
@@ -11,7 +11,7 @@ const TCA_STATS_APP: u16 = 4;
 const TCA_STATS_PKT64: u16 = 8;
 
 /// Fills in all columns but time, link and interface. `class`: `listed` is a class.
-pub(crate) fn fill_row(listed: &Listed<'_>, class: bool, into: &mut QdiscSample) {
+pub(crate) fn fill_row(listed: &TcMessage<'_>, class: bool, into: &mut QdiscSample) {
     let kind = listed.kind();
     into.handle = handle_text(listed.handle);
     into.parent = handle_text(listed.parent);
@@ -95,7 +95,7 @@ mod tests {
 
     fn row(kind: &str, own: &[u8], class: bool) -> QdiscSample {
         let bytes = body(kind, &[], own);
-        let listed = Listed::parse(&bytes).unwrap();
+        let listed = TcMessage::parse(&bytes).unwrap();
         assert_eq!((listed.ifindex, listed.is_root()), (7, false));
         let mut row = QdiscSample::default();
         fill_row(&listed, class, &mut row);
@@ -185,7 +185,7 @@ mod tests {
             let tbf = Tbf { rate, burst_bytes: 3000, limit: 9, overhead_bytes: 0, peak: None };
             let bytes = body("tbf", &tbf.encode().options, &[]);
             let mut row = QdiscSample::default();
-            fill_row(&Listed::parse(&bytes).unwrap(), false, &mut row);
+            fill_row(&TcMessage::parse(&bytes).unwrap(), false, &mut row);
             assert_eq!(row.rate_bps, Some(bits));
         }
     }

@@ -108,7 +108,7 @@ impl TraceReplay {
 
     fn fetch(&mut self) {
         while let Some(step) = self.thread.next_applied() {
-            self.late_ns.push(step.applied_ns.saturating_sub(step.asked_ns));
+            self.late_ns.push(step.applied_ns.saturating_sub(step.due_ns));
             self.waiting.push(step);
         }
     }
@@ -117,7 +117,7 @@ impl TraceReplay {
     pub(super) fn changes(&mut self, names: (&str, &str), into: &mut Vec<wire::LinkChange>) {
         self.fetch();
         into.extend(self.waiting.drain(..).map(|step| wire::LinkChange {
-            requested_at_ns: step.asked_ns,
+            requested_at_ns: step.due_ns,
             applied_at_ns: step.applied_ns,
             link: names.0.to_owned(),
             iface: names.1.to_owned(),

@@ -3,7 +3,7 @@
 use super::message::{DUMP, Message};
 use super::{ACK, Socket};
 use crate::ShaperError;
-use crate::qdisc::{Listed, ROOT};
+use crate::qdisc::{ROOT, TcMessage};
 
 const IFLA_MTU: u16 = 4;
 const IFINFO_BYTES: usize = 16;
@@ -15,12 +15,12 @@ const IFINFO_BYTES: usize = 16;
 pub fn qdiscs(
     socket: &mut Socket,
     ifindex: u32,
-    mut each: impl FnMut(&Listed<'_>),
+    mut each: impl FnMut(&TcMessage<'_>),
 ) -> Result<(), ShaperError> {
     let message = Message::new(libc::RTM_GETQDISC, DUMP).tcmsg(ifindex, 0, 0, 0).finish();
     socket.dump(&message, |body| {
         // The kernel ignores the interface in the request and lists all.
-        if let Some(listed) = Listed::parse(body).filter(|listed| listed.ifindex == ifindex) {
+        if let Some(listed) = TcMessage::parse(body).filter(|listed| listed.ifindex == ifindex) {
             each(&listed);
         }
     })
@@ -33,11 +33,11 @@ pub fn qdiscs(
 pub fn classes(
     socket: &mut Socket,
     ifindex: u32,
-    mut each: impl FnMut(&Listed<'_>),
+    mut each: impl FnMut(&TcMessage<'_>),
 ) -> Result<(), ShaperError> {
     let message = Message::new(libc::RTM_GETTCLASS, DUMP).tcmsg(ifindex, 0, 0, 0).finish();
     socket.dump(&message, |body| {
-        if let Some(listed) = Listed::parse(body).filter(|listed| listed.ifindex == ifindex) {
+        if let Some(listed) = TcMessage::parse(body).filter(|listed| listed.ifindex == ifindex) {
             each(&listed);
         }
     })
@@ -51,11 +51,11 @@ pub fn filters(
     socket: &mut Socket,
     ifindex: u32,
     parent: u32,
-    mut each: impl FnMut(&Listed<'_>),
+    mut each: impl FnMut(&TcMessage<'_>),
 ) -> Result<(), ShaperError> {
     let message = Message::new(libc::RTM_GETTFILTER, DUMP).tcmsg(ifindex, 0, parent, 0).finish();
     socket.dump(&message, |body| {
-        if let Some(listed) = Listed::parse(body) {
+        if let Some(listed) = TcMessage::parse(body) {
             each(&listed);
         }
     })

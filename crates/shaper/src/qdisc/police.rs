@@ -2,7 +2,7 @@
 
 use ccbench_proto::plan::Policer;
 
-use super::{Listed, TCA_KIND, TCA_OPTIONS, burst_ticks, rate64, ratespec, size, word};
+use super::{TCA_KIND, TCA_OPTIONS, TcMessage, burst_ticks, rate64, ratespec, size, word};
 use crate::netlink::message::{Attr, NESTED, attrs};
 use crate::netlink::{CREATE, Message, filter_info};
 
@@ -77,7 +77,7 @@ impl Police {
 }
 
 /// Returns the number of packets that the actions of a listed filter have dropped; `None`: it has no actions.
-pub(crate) fn dropped_pkts(filter: &Listed<'_>) -> Option<u64> {
+pub(crate) fn dropped_pkts(filter: &TcMessage<'_>) -> Option<u64> {
     let actions = attrs(filter.options()?).find_kind(TCA_U32_ACT)?;
     let dropped = |action: Attr<'_>| {
         let stats = action.attrs().find_kind(TCA_ACT_STATS)?;
@@ -110,7 +110,7 @@ mod tests {
     fn counts_what_its_actions_dropped() {
         let added = Police { policer: POLICER, overhead_bytes: 0 }.add(3, 0x1_0000, 0x1_0001);
         let (_, body) = messages(&added).next().unwrap();
-        assert_eq!(dropped_pkts(&Listed::parse(body).unwrap()), None, "no statistics yet");
+        assert_eq!(dropped_pkts(&TcMessage::parse(body).unwrap()), None, "no statistics yet");
         let queue: Vec<u8> = [0_u32, 0, 42, 0, 43].into_iter().flat_map(u32::to_ne_bytes).collect();
         let action = |m: Message| {
             m.attr_str(TCA_ACT_KIND, "police")
@@ -123,7 +123,7 @@ mod tests {
                 m.nested(TCA_U32_ACT, |m| m.nested(1, action).nested(2, action))
             })
             .finish();
-        let listed = Listed::parse(&listed[HEADER_BYTES..]).unwrap();
+        let listed = TcMessage::parse(&listed[HEADER_BYTES..]).unwrap();
         assert_eq!((listed.ifindex, dropped_pkts(&listed)), (3, Some(84)));
     }
 }

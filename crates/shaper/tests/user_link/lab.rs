@@ -144,7 +144,7 @@ impl Lab {
             [(&self.src, "s0"), (&self.router, "r0"), (&self.router, "r1"), (&self.dst, "d0")];
         for (node, dev) in ends {
             while !node.ip(&format!("-o link show dev {dev}")).contains("state UP") {
-                assert!(start.elapsed() < super::WAIT_LIMIT, "{dev} has no carrier");
+                assert!(start.elapsed() < super::WAIT_TIMEOUT, "{dev} has no carrier");
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
         }

@@ -21,12 +21,12 @@ use ccbench_tests::uninterrupted;
 use lab::{DST, DST6, FLAT_DST, FLAT_DST6, Lab, SRC};
 
 mod aqm;
+mod bridge;
 mod impair;
 mod lab;
-mod wire_form;
 
 /// Timeout of expected conditions.
-const WAIT_LIMIT: Duration = Duration::from_secs(20);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Payload of a test datagram, and its Ethernet frame.
 const DATAGRAM: usize = 1000;
 const FRAME: u64 = 1042;
@@ -74,14 +74,14 @@ fn await_sample(link: &mut UserLink, fact: impl Fn(&QdiscSample) -> bool) -> Qdi
         if fact(&row) {
             return row;
         }
-        assert!(start.elapsed() < WAIT_LIMIT, "condition not reached: {row:?}");
+        assert!(start.elapsed() < WAIT_TIMEOUT, "condition not reached: {row:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 fn receiver(lab: &Lab) -> UdpSocket {
     let socket = lab.dst.run(|| UdpSocket::bind((DST, 9000)).unwrap());
-    socket.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
+    socket.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
     socket
 }
 
@@ -140,7 +140,7 @@ fn applies_the_configured_delay() {
     let mut rtts_us = lab.src.run(|| {
         let socket = UdpSocket::bind((SRC, 0)).unwrap();
         socket.connect((DST, 9000)).unwrap();
-        socket.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
+        socket.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
         (0..200)
             .map(|_| {
                 let sent = Instant::now();
@@ -173,7 +173,7 @@ fn transfer(lab: &Lab, address: &'static str, bytes: u64) {
     let listener = lab.dst.run(move || TcpListener::bind((address, 9001)).unwrap());
     let arrived = lab.dst.start(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        stream.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
+        stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
         let mut buffer = vec![0; 1 << 16];
         let mut position = 0;
         loop {
@@ -189,7 +189,7 @@ fn transfer(lab: &Lab, address: &'static str, bytes: u64) {
     });
     lab.src.run(move || {
         let mut stream = TcpStream::connect((address, 9001)).unwrap();
-        stream.set_write_timeout(Some(WAIT_LIMIT)).unwrap();
+        stream.set_write_timeout(Some(WAIT_TIMEOUT)).unwrap();
         let all: Vec<u8> = (0..bytes).map(byte_at).collect();
         stream.write_all(&all).unwrap();
     });
@@ -379,7 +379,7 @@ fn removal_after_interface_deletion_succeeds() {
 #[ignore = "helper of another test"]
 fn helper_process_to_be_killed() {
     let _link = UserLink::open(&config(), "r1").unwrap();
-    std::thread::sleep(WAIT_LIMIT);
+    std::thread::sleep(WAIT_TIMEOUT);
 }
 
 #[test]
@@ -395,7 +395,7 @@ fn cleanup_removes_the_link_of_a_killed_process() {
     });
     let start = Instant::now();
     while !lab.router.command("tc filter show dev r1 egress").contains("ipv6") {
-        assert!(start.elapsed() < WAIT_LIMIT, "the helper process created no link");
+        assert!(start.elapsed() < WAIT_TIMEOUT, "the helper process created no link");
         std::thread::sleep(Duration::from_millis(10));
     }
     owner.kill().unwrap();

@@ -163,7 +163,7 @@ fn requirements_depend_on_parameters() {
     let bbr = connection("bbr", &[]).unwrap();
     let paced = Wants { owns_cwnd: true, pacing: true, bursts: true, ..Wants::default() };
     assert_eq!(bbr.wants(), paced);
-    assert_eq!(bbr.bursts(149_999, 1500), Bursts { least_segs: 1, pacing_shift: 10 });
+    assert_eq!(bbr.bursts(149_999, 1500), Bursts { min_tso_segs: 1, pacing_shift: 10 });
     assert_eq!(connection("cubic", &[]).unwrap().wants(), Wants::default());
     assert!(!connection("bbr3", &[]).unwrap().wants().ecn);
     assert!(connection("bbr3", &[("ecn_enable", 1)]).unwrap().wants().ecn);

@@ -157,7 +157,7 @@ impl Sender {
             bytes += SK_GSO_MAX_SIZE_BYTES >> shift;
         }
         let segs = (bytes.min(SK_GSO_MAX_SIZE_BYTES) / u64::from(MSS_BYTES)) as u32;
-        segs.max(bursts.least_segs).min(self.config.gso_max_segs)
+        segs.max(bursts.min_tso_segs).min(self.config.gso_max_segs)
     }
 
     /// `tcp_tso_should_defer()`: decides whether to wait for more window instead of sending a small burst.

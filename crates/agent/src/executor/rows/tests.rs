@@ -238,12 +238,12 @@ fn receiver_rows_have_no_congestion_control() {
 #[test]
 fn ignores_harmless_errors() {
     let task = task();
-    let (good, end) = (report(), FlowEnd { output: vec![1], ..FlowEnd::default() });
+    let (good, end) = (report(), FlowOutput { output: vec![1], ..FlowOutput::default() });
     let run = ran(&task, FlowEndpoint::Client);
-    assert_eq!(trouble(&run, &end, &good, false), None);
+    assert_eq!(flow_error(&run, &end, &good, false), None);
     let mut interrupted = report();
     interrupted.error = Some("interrupt - the client has terminated".into());
-    assert_eq!(trouble(&run, &end, &interrupted, false), None, "at its time");
+    assert_eq!(flow_error(&run, &end, &interrupted, false), None, "at its time");
     assert_eq!(flows(&run, &interrupted, 1, 0, &SocketHistories::new())[0].exit_code, None);
     for late in [
         "unable to receive results: Bad file descriptor",
@@ -254,19 +254,22 @@ fn ignores_harmless_errors() {
             report.error = Some(error.to_owned());
             report
         };
-        assert_eq!(trouble(&run, &end, &with(late, report()), false), None, "at its time");
+        assert_eq!(flow_error(&run, &end, &with(late, report()), false), None, "at its time");
         let early = FlowRun { ended_at_ns: 1_500 * MS, ..run.clone() };
-        assert!(trouble(&early, &end, &with(late, report()), false).is_some(), "before its time");
+        assert!(
+            flow_error(&early, &end, &with(late, report()), false).is_some(),
+            "before its time"
+        );
         let dead = with(late, Report::default());
-        assert!(trouble(&run, &end, &dead, false).is_some(), "without data");
+        assert!(flow_error(&run, &end, &dead, false).is_some(), "without data");
     }
     let early = FlowRun { ended_at_ns: 1_500 * MS, ..run.clone() };
-    assert!(trouble(&early, &end, &interrupted, false).unwrap().contains("terminated"));
-    assert!(trouble(&early, &end, &good, false).unwrap().contains("0.5 s early"));
-    assert!(trouble(&run, &end, &good, true).unwrap().contains("was killed"));
-    let dead = FlowEnd { exit_code: 127, errors: "iperf3: not found\n".into(), ..end.clone() };
+    assert!(flow_error(&early, &end, &interrupted, false).unwrap().contains("terminated"));
+    assert!(flow_error(&early, &end, &good, false).unwrap().contains("0.5 s early"));
+    assert!(flow_error(&run, &end, &good, true).unwrap().contains("was killed"));
+    let dead = FlowOutput { exit_code: 127, errors: "iperf3: not found\n".into(), ..end.clone() };
     assert_eq!(
-        trouble(&run, &dead, &Report::default(), false).unwrap(),
+        flow_error(&run, &dead, &Report::default(), false).unwrap(),
         "iperf3 client left no report (exit code 127): iperf3: not found"
     );
 }

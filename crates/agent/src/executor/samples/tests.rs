@@ -10,7 +10,7 @@ fn what_is_due_when_it_is_stopped_is_done() {
         flows: Vec::new(),
         cc: cc_state::Reader::default(),
         sample: Sample::default(),
-        awake: Awake::No,
+        awake: KeptAwakeBy::Nobody,
         links: Vec::new(),
         start_at_ns: 0,
         out,

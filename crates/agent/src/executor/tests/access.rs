@@ -11,11 +11,11 @@ fn client(scopes: &[Scope]) -> Identity {
 }
 
 async fn prepare(rig: &Rig, plan: &str, scopes: &[Scope]) -> Result<(), String> {
-    let (_end, connection) = ConnectionEnd::example_of(client(scopes));
+    let (_end, connection) = ConnectionHandle::example_of(client(scopes));
     prepare_over(rig, plan, connection).await
 }
 
-async fn prepare_over(rig: &Rig, plan: &str, connection: ConnectionEnd) -> Result<(), String> {
+async fn prepare_over(rig: &Rig, plan: &str, connection: ConnectionHandle) -> Result<(), String> {
     let request = wire::PrepareRequest { plan_toml: plan.to_owned(), ..rig.request() };
     let reply = rig.handle.prepare(request, Some(connection)).await;
     rig.handle.reset(wire::ResetRequest::default()).await.unwrap();
@@ -38,7 +38,7 @@ async fn run_is_enough_inside_a_namespace() {
 #[tokio::test]
 async fn another_connection_does_not_start_a_prepared_trial() {
     let rig = Rig::new(Script::Good, FakeInterfaces::default());
-    let (_end, connection) = ConnectionEnd::example_of(client(&[Scope::Run]));
+    let (_end, connection) = ConnectionHandle::example_of(client(&[Scope::Run]));
     let own = connection.id();
     rig.handle.prepare(rig.request(), Some(connection)).await.unwrap();
     for other in [Some(own + 1), None] {
@@ -67,7 +67,7 @@ async fn links_and_captures_on_the_machines_interfaces_need_host_net() {
 async fn a_check_refuses_what_a_prepare_would_and_changes_nothing() {
     let rig = Rig::new(Script::Good, FakeInterfaces::default());
     let check = async |plan: &str| {
-        let (_end, connection) = ConnectionEnd::example_of(client(&[Scope::Run]));
+        let (_end, connection) = ConnectionHandle::example_of(client(&[Scope::Run]));
         let request = wire::PrepareRequest { plan_toml: plan.to_owned(), ..rig.request() };
         rig.handle.check(request, Some(connection)).await.map_err(|error| error.to_string())
     };
@@ -112,7 +112,7 @@ async fn parameters_of_the_kernels_modules_need_module() {
 async fn what_carries_the_controllers_interface_is_not_shaped() {
     let rig = Rig::new(Script::Good, FakeInterfaces::default());
     let plan = PLAN.replace("eth0", "under-10.8.0.9");
-    let connected = || ConnectionEnd::example_from("10.8.0.9".parse().ok());
+    let connected = || ConnectionHandle::example_from("10.8.0.9".parse().ok());
     let (_end, connection) = connected();
     let error = prepare_over(&rig, &plan, connection).await.unwrap_err();
     assert!(error.starts_with("link l: under-10.8.0.9 is on the route"), "{error}");

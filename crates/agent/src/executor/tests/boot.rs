@@ -102,7 +102,7 @@ async fn a_check_says_whether_the_kernel_can_be_booted() {
         let scopes: Scopes = scopes.iter().copied().collect();
         let client =
             Identity { name: "alice".into(), serial: "4a".into(), scopes, ..Identity::local("") };
-        let (_end, connection) = ConnectionEnd::example_of(client);
+        let (_end, connection) = ConnectionHandle::example_of(client);
         let request = wire::PrepareRequest { plan_toml: plan(release), ..rig.request() };
         rig.handle.check(request, Some(connection)).await.map_err(|error| error.to_string())
     };

@@ -87,7 +87,7 @@ pub(super) fn load(args: &LoadArgs) -> Result<(), CommandError> {
         SuppliedFile::Module(_) if args.kernel_name.is_some() => Err(CommandError::ModuleName),
         SuppliedFile::Module(module) => {
             let loaded = supplied_module::load(
-                &supplied_module::Wanted {
+                &supplied_module::ModuleSpec {
                     bytes: &bytes,
                     module,
                     sha256: &facts.sha256,
@@ -115,12 +115,12 @@ fn load_object(
     params: &[(String, String)],
     journal: &mut Journal,
 ) -> Result<(), CommandError> {
-    use super::super::struct_ops::supplied::{Wanted, register};
+    use super::super::struct_ops::supplied::{ObjectSpec, register};
 
     let name = args.kernel_name.as_deref().unwrap_or(algorithm);
     super::check_name(name)?;
-    verify::bpf_possible()?;
-    let wanted = Wanted { bytes, object, algorithm, kernel_name: name, params };
+    verify::check_bpf_available()?;
+    let wanted = ObjectSpec { bytes, object, algorithm, kernel_name: name, params };
     let registered = register(&wanted, journal)?;
     let loaded = registered.supplied_params(&wanted)?;
     let report = || print(name, &args.name, "bpf", "a file of yours", &loaded);
@@ -135,7 +135,7 @@ fn load_object(
     _: &[(String, String)],
     _: &mut Journal,
 ) -> Result<(), CommandError> {
-    verify::bpf_possible()?;
+    verify::check_bpf_available()?;
     Ok(())
 }
 

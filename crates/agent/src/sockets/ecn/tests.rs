@@ -8,7 +8,7 @@ const PRAGUE: Wants = Wants { accecn: true, echo: true, ect1: true };
 const DCTCP: Wants = Wants { accecn: false, echo: true, ect1: false };
 
 fn kernel(ops_flags: u32, accecn_sysctl: bool) -> Capabilities {
-    Capabilities { accecn_sysctl, ops_flags, ops_why: "no BTF".into() }
+    Capabilities { accecn_sysctl, ops_flags, ops_reason: "no BTF".into() }
 }
 
 fn cc(algorithm: &str, via: Via) -> Cc {
@@ -120,7 +120,7 @@ fn chooses_only_flows_that_need_ecn() {
     task.cc = BTreeMap::from([("p".to_owned(), cc("prague", Via::Bpf))]);
     task.clients = vec![flow("l4s", "p", 10_000, false), flow("classic", "cubic", 10_002, false)];
     task.servers = vec![flow("back", "p", 10_004, true)];
-    let found = ends(&task, |name| Some((format!("k_{name}"), Via::Bpf)));
+    let found = endpoints(&task, |name| Some((format!("k_{name}"), Via::Bpf)));
     let chosen: Vec<_> = found.iter().map(|end| (end.group.as_str(), end.sends)).collect();
     assert_eq!(chosen, [("l4s", true), ("back", true)]);
     assert!(found.iter().all(|end| end.kernel_name == "k_p" && end.cc == "p"));

@@ -18,7 +18,7 @@ const CONSTANTS: &str = ".rodata";
 
 /// An instance to register.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted<'a> {
+pub struct ObjectSpec<'a> {
     /// The object.
     pub bytes: &'a [u8],
     /// What it contains.
@@ -35,7 +35,7 @@ pub struct Wanted<'a> {
 ///
 /// # Errors
 /// The kernel refused; the error has the end of the verifier's log.
-pub fn register(wanted: &Wanted<'_>, journal: &mut Journal) -> Result<Registered, SocketError> {
+pub fn register(wanted: &ObjectSpec<'_>, journal: &mut Journal) -> Result<Registered, SocketError> {
     let ops = wanted.object.find(wanted.algorithm);
     let ops = ops.ok_or_else(|| SocketError::UnknownAlgorithm(wanted.algorithm.to_owned()))?;
     let load = |linked| load_and_register(wanted, ops, linked);
@@ -45,7 +45,11 @@ pub fn register(wanted: &Wanted<'_>, journal: &mut Journal) -> Result<Registered
     })
 }
 
-fn load_and_register(wanted: &Wanted<'_>, ops: &Ops, linked: bool) -> Result<Registered, BpfError> {
+fn load_and_register(
+    wanted: &ObjectSpec<'_>,
+    ops: &Ops,
+    linked: bool,
+) -> Result<Registered, BpfError> {
     let mut open = ObjectBuilder::default()
         .open_memory(wanted.bytes)
         .map_err(BpfError::libbpf("read the BPF object"))?;
@@ -69,7 +73,7 @@ fn no_map(name: &str) -> BpfError {
 
 fn patch_ops(
     open: &mut OpenObject,
-    wanted: &Wanted<'_>,
+    wanted: &ObjectSpec<'_>,
     ops: &Ops,
     linked: bool,
 ) -> Result<(), BpfError> {
@@ -101,7 +105,7 @@ fn patch_ops(
     Ok(())
 }
 
-fn patch_params(open: &mut OpenObject, wanted: &Wanted<'_>) -> Result<(), BpfError> {
+fn patch_params(open: &mut OpenObject, wanted: &ObjectSpec<'_>) -> Result<(), BpfError> {
     if wanted.params.is_empty() {
         return Ok(());
     }
@@ -128,7 +132,7 @@ impl Registered {
     /// A changed parameter has another value in the kernel, or cannot be read.
     pub fn supplied_params(
         &self,
-        wanted: &Wanted<'_>,
+        wanted: &ObjectSpec<'_>,
     ) -> Result<Vec<(String, String)>, SocketError> {
         let constants =
             |map: &libbpf_rs::Map<'_>| map.name().to_string_lossy().ends_with(CONSTANTS);
@@ -201,7 +205,7 @@ mod tests {
         }
         let mut open = ObjectBuilder::default().open_memory(AIMD).unwrap();
         let params = [("decrease_pct".to_owned(), "30".to_owned())];
-        let wanted = Wanted {
+        let wanted = ObjectSpec {
             bytes: AIMD,
             object: &object,
             algorithm: "aimd",

@@ -41,15 +41,15 @@ struct Segment {
     tcp: Option<TcpHeader>,
     flow: u32,
     /// Its neighbours in the list.
-    before: u32,
-    after: u32,
-    waits: bool,
+    prev: u32,
+    next: u32,
+    queued: bool,
 }
 
 impl AckFilter {
     /// Creates a filter for slots below `capacity`.
     pub(super) fn new(capacity: usize) -> Self {
-        let segment = Segment { tcp: None, flow: 0, before: NONE, after: NONE, waits: false };
+        let segment = Segment { tcp: None, flow: 0, prev: NONE, next: NONE, queued: false };
         Self {
             lists: vec![List { head: NONE, tail: NONE, droppable: 0 }; LISTS],
             segments: vec![segment; capacity],
@@ -82,22 +82,22 @@ impl AckFilter {
     /// A packet no longer waits.
     pub(super) fn leave(&mut self, slot: u32) {
         let segment = &mut self.segments[slot as usize];
-        if !std::mem::take(&mut segment.waits) {
+        if !std::mem::take(&mut segment.queued) {
             return;
         }
-        let Segment { tcp, flow, before, after, .. } = *segment;
-        if before != NONE {
-            self.segments[before as usize].after = after;
+        let Segment { tcp, flow, prev, next, .. } = *segment;
+        if prev != NONE {
+            self.segments[prev as usize].next = next;
         }
-        if after != NONE {
-            self.segments[after as usize].before = before;
+        if next != NONE {
+            self.segments[next as usize].prev = prev;
         }
         let list = self.list_mut(flow);
-        if before == NONE {
-            list.head = after;
+        if prev == NONE {
+            list.head = next;
         }
-        if after == NONE {
-            list.tail = before;
+        if next == NONE {
+            list.tail = prev;
         }
         list.droppable -= u32::from(tcp.is_some_and(|tcp| tcp.is_droppable()));
     }
@@ -123,7 +123,7 @@ impl AckFilter {
         while next != NONE {
             let slot = next;
             let segment = &self.segments[slot as usize];
-            next = segment.after;
+            next = segment.next;
             let Some(tcp) = segment.tcp.as_ref().filter(|_| segment.flow == flow) else { continue };
             is_last = false;
             // The ECN flags of the earlier one would be lost.
@@ -142,15 +142,15 @@ impl AckFilter {
 
     fn append(&mut self, slot: u32, flow: u32, tcp: &TcpHeader) {
         let list = self.list_mut(flow);
-        let before = std::mem::replace(&mut list.tail, slot);
+        let prev = std::mem::replace(&mut list.tail, slot);
         list.droppable += u32::from(tcp.is_droppable());
-        if before == NONE {
+        if prev == NONE {
             list.head = slot;
         } else {
-            self.segments[before as usize].after = slot;
+            self.segments[prev as usize].next = slot;
         }
         let segment = &mut self.segments[slot as usize];
-        *segment = Segment { flow, before, after: NONE, waits: true, ..*segment };
+        *segment = Segment { flow, prev, next: NONE, queued: true, ..*segment };
     }
 }
 

@@ -44,7 +44,7 @@ fn arrive(model: &mut LinkModel, packet: Packet) -> Arrival {
 fn run(model: &mut LinkModel, arrivals: &[Packet]) -> (Vec<(u32, u64)>, Vec<u32>) {
     let mut freed = Vec::new();
     for arrival in arrivals {
-        assert_eq!(arrive(model, *arrival), Arrival::In);
+        assert_eq!(arrive(model, *arrival), Arrival::Accepted);
     }
     model.advance(1 << 50, &mut freed);
     assert_eq!((model.packets_inside(), model.next_event_ns()), (0, u64::MAX));
@@ -57,7 +57,7 @@ fn policer_drops_on_arrival_what_does_not_conform() {
     let policer = Policer { rate: Rate::from_bits_per_sec(8_000_000), burst: Bytes::new(2_000) };
     let mut model = model(Link { policer: Some(policer), ..Link::default() });
     let found = [0, 0, 0, MS - 1, MS].map(|at_ns| model.arrive(packet(0, at_ns)));
-    let (passed, policed) = (Arrival::In, Arrival::Policed);
+    let (passed, policed) = (Arrival::Accepted, Arrival::Policed);
     assert_eq!(found, [passed, passed, policed, policed, passed]);
     assert_eq!((model.counts().arrived, model.counts().policed), (5, 2));
     // The policer's rate includes the link's overhead, as the line's rate does.
@@ -240,7 +240,10 @@ fn queue_sees_the_new_ecn_field() {
     let mut model = model(Link { ecn_rewrite, ..Link::default() });
     let changed = |ecn| Arrival::Changed { ecn: Some(ecn), flip: None, copy_due_ns: None };
     let found = Ecn::ALL.map(|ecn| model.arrive(Packet { ecn, ..packet(0, 0) }));
-    assert_eq!(found, [Arrival::In, changed(Ecn::Ect0), Arrival::In, changed(Ecn::NotEct)]);
+    assert_eq!(
+        found,
+        [Arrival::Accepted, changed(Ecn::Ect0), Arrival::Accepted, changed(Ecn::NotEct)]
+    );
     model.advance(0, &mut Vec::new());
     let left = [0, 1, 2, 3].map(|_| model.pop_departed().unwrap().ecn);
     assert_eq!(left, [Ecn::NotEct, Ecn::Ect0, Ecn::Ect0, Ecn::NotEct]);

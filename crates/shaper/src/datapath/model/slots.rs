@@ -24,10 +24,10 @@ pub(super) struct Slots {
     /// When the next slot begins.
     next_ns: u64,
     /// Packets that were in the queue when the slot began and still are.
-    left_queued: u64,
+    queued_left: u64,
     /// Packets and bytes that may still leave in this slot.
-    left_packets: u64,
-    left_bytes: u64,
+    packets_left: u64,
+    bytes_left: u64,
     /// Slots in which packets left.
     used: u64,
 }
@@ -45,9 +45,9 @@ impl Slots {
             random: Random::new(seed, Purpose::Slot),
             began_ns: 0,
             next_ns: 0,
-            left_queued: 0,
-            left_packets: 0,
-            left_bytes: 0,
+            queued_left: 0,
+            packets_left: 0,
+            bytes_left: 0,
             used: 0,
         }
     }
@@ -80,10 +80,10 @@ impl Slots {
     /// `u64::MAX`: when a packet enters.
     pub(super) fn open(&mut self, now_ns: u64, queued: u64) -> Result<(), u64> {
         if queued == 0 {
-            self.left_queued = 0;
+            self.queued_left = 0;
             return Err(u64::MAX);
         }
-        if self.left_queued > 0 && self.left_packets > 0 && self.left_bytes > 0 {
+        if self.queued_left > 0 && self.packets_left > 0 && self.bytes_left > 0 {
             return Ok(());
         }
         if now_ns < self.next_ns {
@@ -91,21 +91,21 @@ impl Slots {
         }
         self.skip(now_ns);
         self.began_ns = now_ns;
-        self.left_queued = queued;
-        self.left_packets = self.max_packets;
-        self.left_bytes = self.max_bytes;
+        self.queued_left = queued;
+        self.packets_left = self.max_packets;
+        self.bytes_left = self.max_bytes;
         Ok(())
     }
 
     /// Records that this many packets have left the queue, both dropped ones and the one that the line transmits, whose size is
     /// `sent_bytes`.
     pub(super) fn dequeued(&mut self, packets: u64, sent_bytes: Option<u32>) {
-        self.left_queued = self.left_queued.saturating_sub(packets);
+        self.queued_left = self.queued_left.saturating_sub(packets);
         let Some(bytes) = sent_bytes else { return };
         // The first packet of this slot.
-        self.used += u64::from(self.left_packets == self.max_packets);
-        self.left_packets = self.left_packets.saturating_sub(1);
-        self.left_bytes = self.left_bytes.saturating_sub(u64::from(bytes));
+        self.used += u64::from(self.packets_left == self.max_packets);
+        self.packets_left = self.packets_left.saturating_sub(1);
+        self.bytes_left = self.bytes_left.saturating_sub(u64::from(bytes));
     }
 
     /// Records that a packet that entered the queue at `queued_ns` was removed. It is not of this slot if it entered after the slot began.

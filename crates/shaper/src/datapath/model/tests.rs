@@ -26,7 +26,7 @@ fn packet_takes_delay_plus_transmission_time() {
     let mut link = LinkModel::new(&spec(Some(8_000_000), 10_000, FifoLimit::Packets(10)), 16, 1514);
     let mut freed = Vec::new();
     assert_eq!(link.next_due_ns(), u64::MAX);
-    assert_eq!(link.arrive(packet(1, 500, 1000)), Arrival::In);
+    assert_eq!(link.arrive(packet(1, 500, 1000)), Arrival::Accepted);
     assert_eq!(link.next_due_ns(), 500 + 10_000 + 1_000_000);
     link.advance(1_010_499, &mut freed);
     assert_eq!(link.next_due_ns(), 1_010_500);
@@ -116,7 +116,7 @@ proptest! {
         for (slot, (gap, bytes, advance)) in arrivals.iter().enumerate() {
             now += gap;
             let entered = link.arrive(packet(slot as u32, now, *bytes));
-            sent.push((now, *bytes, entered == Arrival::In));
+            sent.push((now, *bytes, entered == Arrival::Accepted));
             if *advance {
                 link.advance(now, &mut freed);
                 out.extend(drain(&mut link));
@@ -177,7 +177,7 @@ mod impaired {
             let at_ns = u64::from(slot) * 200_000 + 1;
             let arrival = packet(slot, at_ns, 1000);
             match link.arrive(arrival) {
-                Arrival::In => {}
+                Arrival::Accepted => {}
                 Arrival::Lost => lost.push(slot),
                 Arrival::Policed => panic!("the link has no policer"),
                 Arrival::Changed { ecn, flip, copy_due_ns } => {
@@ -299,11 +299,11 @@ mod impaired {
     #[test]
     fn loss_change_applies_from_the_next_arrival() {
         let mut link = LinkModel::new(&spec(None, 0, LIMIT), 64, 1514);
-        assert_eq!(link.arrive(packet(0, 1, 1000)), Arrival::In);
+        assert_eq!(link.arrive(packet(0, 1, 1000)), Arrival::Accepted);
         link.set_loss(1_000_000);
         assert_eq!(link.arrive(packet(1, 2, 1000)), Arrival::Lost);
         link.set_loss(0);
-        assert_eq!(link.arrive(packet(2, 3, 1000)), Arrival::In);
+        assert_eq!(link.arrive(packet(2, 3, 1000)), Arrival::Accepted);
     }
 
     #[test]

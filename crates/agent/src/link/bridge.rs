@@ -6,8 +6,8 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use ccbench_shaper::user_link::{Bridge, bridge};
 
 use super::error::LinkError;
-use super::net::{Device, Net};
 use super::report::Name;
+use super::rtnl::{Device, Rtnl};
 use super::session::Direction;
 use super::spec::{DOWN, Spec, UP};
 
@@ -38,7 +38,7 @@ impl InterfaceLock {
 ///
 /// # Errors
 /// The interface does not exist.
-pub(crate) fn find(net: &mut Net, flag: &'static str, name: &str) -> Result<Device, LinkError> {
+pub(crate) fn find(net: &mut Rtnl, flag: &'static str, name: &str) -> Result<Device, LinkError> {
     let devices = net.devices()?;
     if let Some(device) = devices.iter().find(|device| device.name == name) {
         return Ok(device.clone());
@@ -55,7 +55,7 @@ pub(crate) fn take(
     left: &str,
     right: &str,
 ) -> Result<([InterfaceLock; 2], Vec<String>), LinkError> {
-    let mut net = Net::open()?;
+    let mut net = Rtnl::open()?;
     let (a, b) = (find(&mut net, "--left", left)?, find(&mut net, "--right", right)?);
     if a.index == b.index {
         return Err(LinkError::SameInterface { name: left.to_owned() });

@@ -23,7 +23,7 @@ use crate::rtnetlink::Requests;
 
 /// A socket for one namespace.
 #[derive(Debug)]
-pub(crate) struct Net {
+pub(crate) struct Rtnl {
     requests: Requests,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Device {
     pub(crate) up: bool,
 }
 
-impl Net {
+impl Rtnl {
     /// Opens a socket in the calling thread's namespace.
     ///
     /// # Errors
@@ -290,7 +290,7 @@ fn route_address(address: IpAddr) -> RouteAddress {
 }
 
 /// Returns the unspecified address of a family, for a default route.
-pub(crate) fn everywhere(address: IpAddr) -> IpAddr {
+pub(crate) fn unspecified(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),

@@ -32,7 +32,7 @@ const CLSACT_EGRESS: u32 = 0xffff_fff3;
 const TC_H_CLSACT: u32 = 0xffff_fff1;
 
 /// The redirection of one link.
-pub(super) struct Plumbing {
+pub(super) struct VethRedirect {
     socket: Socket,
     dev: Interface,
     /// The ends of the veth pair: the target of the redirection, and the end that receives the packets.
@@ -51,7 +51,7 @@ pub(super) struct Interface {
     pub(super) mtu_bytes: u32,
 }
 
-impl Plumbing {
+impl VethRedirect {
     /// Creates the veth pair for `dev` and sets it up. Does not redirect anything yet.
     pub(super) fn create(link: &str, dev: &str) -> Result<Self, ShaperError> {
         let mut socket = Socket::open()?;
@@ -176,7 +176,7 @@ impl Plumbing {
     }
 }
 
-impl Drop for Plumbing {
+impl Drop for VethRedirect {
     fn drop(&mut self) {
         if let Err(error) = self.remove() {
             tracing::warn!(dev = self.dev.name, %error, "could not remove all parts of a userspace link");

@@ -7,7 +7,7 @@ pub(crate) const TCA_STATS2: u16 = 7;
 
 /// A qdisc or class as the kernel lists it.
 #[derive(Debug, Clone, Copy)]
-pub struct Listed<'a> {
+pub struct TcMessage<'a> {
     /// The interface.
     pub ifindex: u32,
     /// Its handle; 0 for a default qdisc.
@@ -17,7 +17,7 @@ pub struct Listed<'a> {
     body: &'a [u8],
 }
 
-impl<'a> Listed<'a> {
+impl<'a> TcMessage<'a> {
     /// Parses the body of an `RTM_NEWQDISC` or `RTM_NEWTCLASS` message.
     pub fn parse(body: &'a [u8]) -> Option<Self> {
         Some(Self {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use ccbench_proto::wire::{self, run_event::Of};
 
-use super::record::{self, Head, Kind, ROW_BYTES, Rows};
+use super::record::{self, Kind, ROW_BYTES, RecordHeader, Rows};
 use crate::FlowPorts;
 use crate::ports::PortMap;
 
@@ -16,7 +16,7 @@ const BATCH_NS: u64 = 100_000_000;
 const BATCH_EVENTS: usize = 1024;
 
 /// Collects batches until they are sent.
-pub struct Gather {
+pub struct Batcher {
     ports: PortMap,
     tick_us: u64,
     /// Index into `sockets` by cookie.
@@ -34,12 +34,12 @@ struct Socket {
     template: wire::Acks,
     rows: Vec<u8>,
     since_ns: u64,
-    sent: Sent,
+    sent: SentCounts,
 }
 
 /// Rows and events of one socket: sent and refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Sent {
+struct SentCounts {
     /// Rows.
     pub rows: u64,
     /// Rows that the outbox refused.
@@ -50,7 +50,7 @@ struct Sent {
     pub refused_events: u64,
 }
 
-impl Gather {
+impl Batcher {
     /// Makes batches for the sockets of these flows. `tick_us` is the length of a jiffy.
     #[must_use]
     pub fn new(flows: &[FlowPorts], tick_us: u64) -> Self {
@@ -68,7 +68,7 @@ impl Gather {
 
     /// Adds one record of the ring buffer.
     pub fn push(&mut self, bytes: &[u8]) {
-        let Some(head) = Head::read(bytes) else {
+        let Some(head) = RecordHeader::read(bytes) else {
             self.malformed += 1;
             return;
         };
@@ -115,13 +115,13 @@ impl Gather {
             template,
             rows: Vec::new(),
             since_ns: 0,
-            sent: Sent::default(),
+            sent: SentCounts::default(),
         });
         self.index.insert(cookie, at);
         Some(at)
     }
 
-    fn push_event(&mut self, at: usize, head: &Head, bytes: &[u8]) {
+    fn push_event(&mut self, at: usize, head: &RecordHeader, bytes: &[u8]) {
         let socket = &mut self.sockets[at];
         socket.sent.events += 1;
         let (template, event) = (&socket.template, record::event(head, bytes));
@@ -174,8 +174,8 @@ impl Gather {
         into.append(&mut self.ready);
     }
 
-    /// Counts a batch from [`Gather::drain`] as refused rather than sent.
-    pub fn refused(&mut self, of: &Of) {
+    /// Counts a batch from [`Batcher::drain`] as refused rather than sent.
+    pub fn count_refused(&mut self, of: &Of) {
         let mut count = |cookie: u64, rows: u64, events: u64| {
             if let Some(&at) = self.index.get(&cookie) {
                 let sent = &mut self.sockets[at].sent;
@@ -219,7 +219,7 @@ impl Gather {
         })
     }
 
-    fn sent(&mut self, cookie: u64, sport: u16, dport: u16) -> Option<(&wire::Acks, Sent)> {
+    fn sent(&mut self, cookie: u64, sport: u16, dport: u16) -> Option<(&wire::Acks, SentCounts)> {
         let at = self.socket(cookie, sport, dport)?;
         let socket = self.sockets.get(at)?;
         Some((&socket.template, socket.sent))
@@ -238,7 +238,7 @@ mod tests {
 
     use super::*;
 
-    fn gather() -> Gather {
+    fn batcher() -> Batcher {
         let flow = FlowPorts {
             group: "bulk".to_owned(),
             server_port: 5201,
@@ -247,7 +247,7 @@ mod tests {
             listens: false,
             reverse: false,
         };
-        Gather::new(&[flow], 4000)
+        Batcher::new(&[flow], 4000)
     }
 
     fn record(kind: u32, at_ns: u64, cookie: u64, sport: u32) -> Vec<u8> {
@@ -262,9 +262,9 @@ mod tests {
         bytes
     }
 
-    fn batches(gather: &mut Gather, now_ns: u64, all: bool) -> Vec<(String, String, usize)> {
+    fn batches(batcher: &mut Batcher, now_ns: u64, all: bool) -> Vec<(String, String, usize)> {
         let mut ready = Vec::new();
-        gather.drain(now_ns, all, &mut ready);
+        batcher.drain(now_ns, all, &mut ready);
         let describe = |of: Of| match of {
             Of::Acks(acks) => (acks.flow_id, acks.cc, acks.at_ns.len()),
             Of::TcpEvents(events) => {
@@ -278,58 +278,61 @@ mod tests {
 
     #[test]
     fn a_batch_holds_one_socket_and_is_sent_when_full_or_old() {
-        let mut gather = gather();
+        let mut batcher = batcher();
         for at_ns in 0..BATCH_ROWS as u64 + 1 {
-            gather.push(&record(1, at_ns, 1, 40_000));
+            batcher.push(&record(1, at_ns, 1, 40_000));
         }
-        gather.push(&record(1, 5, 2, 40_001));
-        assert_eq!(batches(&mut gather, 10, false), [("bulk/0".into(), String::new(), BATCH_ROWS)]);
+        batcher.push(&record(1, 5, 2, 40_001));
+        assert_eq!(
+            batches(&mut batcher, 10, false),
+            [("bulk/0".into(), String::new(), BATCH_ROWS)]
+        );
         let rest = [("bulk/0".into(), String::new(), 1), ("bulk/1".into(), String::new(), 1)];
-        assert_eq!(batches(&mut gather, 2 * BATCH_NS, false), rest);
-        assert_eq!(batches(&mut gather, 3 * BATCH_NS, true), []);
+        assert_eq!(batches(&mut batcher, 2 * BATCH_NS, false), rest);
+        assert_eq!(batches(&mut batcher, 3 * BATCH_NS, true), []);
     }
 
     #[test]
     fn a_batch_holds_one_congestion_control() {
-        let mut gather = gather();
-        gather.push(&record(1, 1, 1, 40_000));
-        gather.push(&record(2, 2, 1, 40_000));
-        gather.push(&record(1, 3, 1, 40_000));
+        let mut batcher = batcher();
+        batcher.push(&record(1, 1, 1, 40_000));
+        batcher.push(&record(2, 2, 1, 40_000));
+        batcher.push(&record(1, 3, 1, 40_000));
         let expected = [
             ("bulk/0".into(), String::new(), 1),
             ("bulk/0".into(), "reno".into(), 1),
             ("cc".into(), String::new(), 1),
         ];
-        assert_eq!(batches(&mut gather, 4, true), expected);
+        assert_eq!(batches(&mut batcher, 4, true), expected);
     }
 
     #[test]
     fn counts_refused_batches() {
-        let mut gather = gather();
-        gather.push(&record(1, 1, 1, 40_000));
-        gather.push(&record(3, 2, 1, 40_000));
+        let mut batcher = batcher();
+        batcher.push(&record(1, 1, 1, 40_000));
+        batcher.push(&record(3, 2, 1, 40_000));
         let mut ready = Vec::new();
-        gather.drain(0, true, &mut ready);
-        let sent = |rows, refused_rows, events, refused_events| Sent {
+        batcher.drain(0, true, &mut ready);
+        let sent = |rows, refused_rows, events, refused_events| SentCounts {
             rows,
             refused_rows,
             events,
             refused_events,
         };
-        assert_eq!(gather.sent(1, 40_000, 5201).unwrap().1, sent(1, 0, 1, 0));
-        ready.iter().for_each(|of| gather.refused(of));
-        assert_eq!(gather.sent(1, 40_000, 5201).unwrap().1, sent(0, 1, 0, 1));
+        assert_eq!(batcher.sent(1, 40_000, 5201).unwrap().1, sent(1, 0, 1, 0));
+        ready.iter().for_each(|of| batcher.count_refused(of));
+        assert_eq!(batcher.sent(1, 40_000, 5201).unwrap().1, sent(0, 1, 0, 1));
     }
 
     #[test]
     fn ignores_other_sockets_and_counts_malformed_records() {
-        let mut gather = gather();
+        let mut batcher = batcher();
         let mut other = record(1, 1, 9, 40_000);
         other[6..8].copy_from_slice(&80u16.to_ne_bytes());
-        gather.push(&other);
-        gather.push(&[1, 2, 3]);
-        gather.push(&record(77, 1, 1, 40_000));
-        assert_eq!(batches(&mut gather, 0, true), []);
-        assert_eq!(gather.malformed(), 2);
+        batcher.push(&other);
+        batcher.push(&[1, 2, 3]);
+        batcher.push(&record(77, 1, 1, 40_000));
+        assert_eq!(batches(&mut batcher, 0, true), []);
+        assert_eq!(batcher.malformed(), 2);
     }
 }

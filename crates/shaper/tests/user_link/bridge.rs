@@ -36,7 +36,7 @@ fn bridge_forwards_every_protocol() {
     drop(link);
     // Until its exec, a child process of another test holds copies of the sockets.
     let is_off = || lab.router.ip("-d link show r1").contains("promiscuity 0");
-    ccbench_tests::wait_for("the end of the promiscuous mode", WAIT_LIMIT, is_off);
+    ccbench_tests::wait_for("the end of the promiscuous mode", WAIT_TIMEOUT, is_off);
 }
 
 #[test]

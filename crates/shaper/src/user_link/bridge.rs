@@ -13,8 +13,8 @@ use std::os::fd::AsFd;
 
 use ccbench_proto::resolve::LinkConfig;
 
-use super::plumbing::{Interface, ethernet_interface};
 use super::spec::spec_of;
+use super::veth_redirect::{Interface, ethernet_interface};
 use super::{PacketSource, RxEnd, TxEnd, UserLink, reading_socket, system};
 use crate::netlink::Socket;
 use crate::{ShaperError, sys};
@@ -63,7 +63,7 @@ fn direction(
 ) -> Result<UserLink, ShaperError> {
     let spec = spec_of(config)?;
     let rx = reading_socket(from.index)?;
-    sys::hear_all(rx.as_fd(), from.index).map_err(system("enable promiscuous mode"))?;
+    sys::set_promiscuous(rx.as_fd(), from.index).map_err(system("enable promiscuous mode"))?;
     let rx_end = RxEnd { rx, own_address: None };
     let mtu_bytes = from.mtu_bytes.max(to.mtu_bytes);
     let tx_end = TxEnd { dev: &to.name, ifindex: to.index, mtu_bytes };
