@@ -111,20 +111,20 @@ pub enum Instance {
 }
 
 /// Whether an instance is a kernel's congestion control: `via = "builtin"`, or ccbench has none of that name.
-pub fn is_kernels(cc: &Cc) -> bool {
+pub fn is_kernel_algorithm(cc: &Cc) -> bool {
     cc.supplied().is_none()
         && (cc.via == Via::Builtin || cc.via == Via::Auto && scheme(&cc.algorithm).is_none())
 }
 
 /// Whether ccbench loads one of its own for the instance.
 pub fn is_own(cc: &Cc) -> bool {
-    cc.supplied().is_none() && !is_kernels(cc)
+    cc.supplied().is_none() && !is_kernel_algorithm(cc)
 }
 
 /// Whether the instance has the same name in every kernel. The kernel's own do, and so does a supplied module, which registers
 /// itself. Other instances get unique names.
 pub fn has_fixed_name(cc: &Cc) -> bool {
-    is_kernels(cc) || matches!(cc.supplied(), Some((_, Via::Module)))
+    is_kernel_algorithm(cc) || matches!(cc.supplied(), Some((_, Via::Module)))
 }
 
 /// Whether the algorithm counts ECN marks, so that both ends negotiate ECN.
@@ -132,7 +132,7 @@ pub fn counts_marks(cc: &Cc) -> bool {
     if cc.supplied().is_some() {
         return false;
     }
-    match scheme(&cc.algorithm).filter(|_| !is_kernels(cc)) {
+    match scheme(&cc.algorithm).filter(|_| !is_kernel_algorithm(cc)) {
         Some((_, core)) => core.wants_ecn || core.may_want_ecn && enables_ecn(cc, core),
         None => matches!(cc.algorithm.as_str(), "dctcp" | "prague"),
     }
@@ -166,7 +166,9 @@ pub fn resolve(cc: &Cc) -> Result<Instance, Vec<InstanceProblem>> {
         );
         return Err(vec![InstanceProblem { key: vec!["ect1".into()], reason }]);
     }
-    if is_kernels(cc) && (cc.via == Via::Builtin || BUILTINS.contains(&cc.algorithm.as_str())) {
+    if is_kernel_algorithm(cc)
+        && (cc.via == Via::Builtin || BUILTINS.contains(&cc.algorithm.as_str()))
+    {
         let params = cc.params.iter().map(|(name, value)| (name.clone(), value.to_string()));
         return Ok(Instance::Kernel { params: params.collect() });
     }

@@ -82,7 +82,7 @@ const SAMPLED_OR_CENSORED: &[&str] =
 const SAMPLED_OF_DEFINED: &[&str] =
     &["mean", "median", "p5", "p95", "p99", "std", "min", "max", "km_median", "undefined"];
 /// Statistics of a variable of `cc_state` over the rows of a phase: `end` is the last value, `undefined` counts unset bounds.
-const OF_ROWS: &[&str] = &["mean", "min", "max", "end", "undefined"];
+const ROW_STATS: &[&str] = &["mean", "min", "max", "end", "undefined"];
 
 /// Defines the lists of states, and of statistics in them.
 macro_rules! bbr_states {
@@ -90,10 +90,10 @@ macro_rules! bbr_states {
         /// The states of `bbr2` and `bbr3`, by the value of the variable `mode` of `cc_state`.
         pub const BBR_STATES: &[&str] = &[$($state),+];
         /// Statistics of the rows in each state: the lowest, the highest, and the mean of those at which the state began.
-        pub const IN_BBR_STATES: &[[&str; 3]] =
+        pub const BBR_STATE_STATS: &[[&str; 3]] =
             &[$([concat!("min_", $state), concat!("max_", $state), concat!("begin_", $state)]),+];
-        /// [`OF_ROWS`] and [`IN_BBR_STATES`].
-        const OF_ROWS_AND_STATES: &[&str] = &[
+        /// [`ROW_STATS`] and [`BBR_STATE_STATS`].
+        const ROW_AND_STATE_STATS: &[&str] = &[
             "mean", "min", "max", "end", "undefined",
             $(concat!("min_", $state), concat!("max_", $state), concat!("begin_", $state)),+
         ];
@@ -169,32 +169,32 @@ pub const METRICS: &[Metric] = &[
     metric("cc_state_share", SENDERS, "1", BBR_STATES),
     metric("cc_state_entries", SENDERS, "1", BBR_STATES),
     metric("cc_state_rounds", SENDERS, "1", BBR_STATES),
-    metric("bbr_bw", FLOW, "bit/s", OF_ROWS),
-    metric("bbr_bw", GROUP, "bit/s", OF_ROWS_AND_STATES),
-    metric("bbr_max_bw", FLOW, "bit/s", OF_ROWS),
-    metric("bbr_max_bw", GROUP, "bit/s", OF_ROWS_AND_STATES),
-    metric("bbr_bw_shortterm", FLOW, "bit/s", OF_ROWS),
-    metric("bbr_bw_shortterm", GROUP, "bit/s", OF_ROWS_AND_STATES),
-    metric("bbr_min_rtt", FLOW, "us", OF_ROWS),
-    metric("bbr_min_rtt", GROUP, "us", OF_ROWS_AND_STATES),
-    metric("bbr_bdp", FLOW, "packets", OF_ROWS),
-    metric("bbr_bdp", GROUP, "packets", OF_ROWS_AND_STATES),
-    metric("bbr_inflight_longterm", FLOW, "packets", OF_ROWS),
-    metric("bbr_inflight_longterm", GROUP, "packets", OF_ROWS_AND_STATES),
-    metric("bbr_inflight_shortterm", FLOW, "packets", OF_ROWS),
-    metric("bbr_inflight_shortterm", GROUP, "packets", OF_ROWS_AND_STATES),
-    metric("bbr_extra_acked", FLOW, "packets", OF_ROWS),
-    metric("bbr_extra_acked", GROUP, "packets", OF_ROWS_AND_STATES),
-    metric("bbr_full_bw_reached", FLOW, "1", OF_ROWS),
-    metric("bbr_full_bw_reached", GROUP, "1", OF_ROWS_AND_STATES),
-    metric("bbr_pacing_gain", FLOW, "1", OF_ROWS),
-    metric("bbr_pacing_gain", GROUP, "1", OF_ROWS_AND_STATES),
-    metric("bbr_cwnd_gain", FLOW, "1", OF_ROWS),
-    metric("bbr_cwnd_gain", GROUP, "1", OF_ROWS_AND_STATES),
-    metric("bbr_cwnd", FLOW, "packets", OF_ROWS),
-    metric("bbr_cwnd", GROUP, "packets", OF_ROWS_AND_STATES),
-    metric("bbr_inflight", FLOW, "packets", OF_ROWS),
-    metric("bbr_inflight", GROUP, "packets", OF_ROWS_AND_STATES),
+    metric("bbr_bw", FLOW, "bit/s", ROW_STATS),
+    metric("bbr_bw", GROUP, "bit/s", ROW_AND_STATE_STATS),
+    metric("bbr_max_bw", FLOW, "bit/s", ROW_STATS),
+    metric("bbr_max_bw", GROUP, "bit/s", ROW_AND_STATE_STATS),
+    metric("bbr_bw_shortterm", FLOW, "bit/s", ROW_STATS),
+    metric("bbr_bw_shortterm", GROUP, "bit/s", ROW_AND_STATE_STATS),
+    metric("bbr_min_rtt", FLOW, "us", ROW_STATS),
+    metric("bbr_min_rtt", GROUP, "us", ROW_AND_STATE_STATS),
+    metric("bbr_bdp", FLOW, "packets", ROW_STATS),
+    metric("bbr_bdp", GROUP, "packets", ROW_AND_STATE_STATS),
+    metric("bbr_inflight_longterm", FLOW, "packets", ROW_STATS),
+    metric("bbr_inflight_longterm", GROUP, "packets", ROW_AND_STATE_STATS),
+    metric("bbr_inflight_shortterm", FLOW, "packets", ROW_STATS),
+    metric("bbr_inflight_shortterm", GROUP, "packets", ROW_AND_STATE_STATS),
+    metric("bbr_extra_acked", FLOW, "packets", ROW_STATS),
+    metric("bbr_extra_acked", GROUP, "packets", ROW_AND_STATE_STATS),
+    metric("bbr_full_bw_reached", FLOW, "1", ROW_STATS),
+    metric("bbr_full_bw_reached", GROUP, "1", ROW_AND_STATE_STATS),
+    metric("bbr_pacing_gain", FLOW, "1", ROW_STATS),
+    metric("bbr_pacing_gain", GROUP, "1", ROW_AND_STATE_STATS),
+    metric("bbr_cwnd_gain", FLOW, "1", ROW_STATS),
+    metric("bbr_cwnd_gain", GROUP, "1", ROW_AND_STATE_STATS),
+    metric("bbr_cwnd", FLOW, "packets", ROW_STATS),
+    metric("bbr_cwnd", GROUP, "packets", ROW_AND_STATE_STATS),
+    metric("bbr_inflight", FLOW, "packets", ROW_STATS),
+    metric("bbr_inflight", GROUP, "packets", ROW_AND_STATE_STATS),
     metric("harm_throughput", GROUP, "1", MEAN),
     metric("harm_srtt", GROUP, "1", MEAN),
     metric("rtt", PROBE, "us", &SAMPLED),
@@ -283,8 +283,8 @@ mod tests {
         let throughput = find("throughput", Scope::Flow).unwrap();
         let depends = ["mean", "cov"].map(|stat| throughput.depends_on_timescale(stat));
         assert_eq!(depends, [false, true]);
-        assert!(OF_ROWS_AND_STATES.starts_with(OF_ROWS));
-        assert_eq!(OF_ROWS_AND_STATES[OF_ROWS.len()..], *IN_BBR_STATES.concat());
+        assert!(ROW_AND_STATE_STATS.starts_with(ROW_STATS));
+        assert_eq!(ROW_AND_STATE_STATS[ROW_STATS.len()..], *BBR_STATE_STATS.concat());
         for (extended, last) in [(SAMPLED_WITH_COV, "cov"), (SAMPLED_OR_CENSORED, "km_median")] {
             assert_eq!(extended.split_last(), Some((&last, &SAMPLED[..])));
         }

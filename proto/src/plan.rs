@@ -61,7 +61,7 @@ pub struct Plan {
     pub about: Option<String>,
     /// Trials of every point; with 1 there is no confidence interval. A table instead of a number repeats each point until its
     /// rules are decided.
-    #[serde(default = "once")]
+    #[serde(default = "default_repeat")]
     pub repeat: Repetitions,
     /// Pause between two trials.
     #[serde(default)]
@@ -69,7 +69,7 @@ pub struct Plan {
     pub gap: Micros,
     /// Seed of the trial order and of all random decisions in trials; the same seed gives the same order on every
     /// machine.
-    #[serde(default = "one_u64")]
+    #[serde(default = "default_seed")]
     pub seed: u64,
     /// Order of the trials.
     #[serde(default)]
@@ -140,9 +140,9 @@ impl Plan {
         Self {
             name: name.into(),
             about: None,
-            repeat: once(),
+            repeat: default_repeat(),
             gap: Micros::default(),
-            seed: one_u64(),
+            seed: default_seed(),
             order: Order::default(),
             sample: Sample::default(),
             keep_awake: false,
@@ -183,13 +183,13 @@ pub fn digest_chunks<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn one() -> u32 {
+fn default_count() -> u32 {
     1
 }
-fn once() -> Repetitions {
+fn default_repeat() -> Repetitions {
     Repetitions::Times(1)
 }
-fn one_u64() -> u64 {
+fn default_seed() -> u64 {
     1
 }
 fn yes() -> bool {
@@ -222,7 +222,7 @@ pub struct Flow {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cc: Option<String>,
     /// Parallel sockets of one process.
-    #[serde(default = "one")]
+    #[serde(default = "default_count")]
     #[schemars(range(min = 1, max = 128))]
     pub count: u32,
     /// The listener sends.
@@ -255,7 +255,7 @@ pub struct Flow {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<Tool>,
     /// Interval of the tool's reports.
-    #[serde(default = "tenth")]
+    #[serde(default = "default_interval")]
     #[schemars(extend("x-from" = "100ms", "x-to" = "60s"))]
     pub interval: Micros,
 }
@@ -267,7 +267,7 @@ impl Flow {
             from: from.into(),
             to: to.into(),
             cc: None,
-            count: one(),
+            count: default_count(),
             reverse: false,
             rate: None,
             bytes: None,
@@ -276,7 +276,7 @@ impl Flow {
             start_jitter: None,
             stop: None,
             tool: None,
-            interval: tenth(),
+            interval: default_interval(),
         }
     }
 
@@ -307,7 +307,7 @@ impl std::fmt::Display for Tool {
     }
 }
 
-fn tenth() -> Micros {
+fn default_interval() -> Micros {
     Micros::from_millis(100)
 }
 

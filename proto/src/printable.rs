@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 /// Whether a terminal or an editor acts on this character instead of showing it.
-fn acts(c: char) -> bool {
+fn is_control_or_bidi(c: char) -> bool {
     match c {
         // ESC, CSI (U+009B), OSC (U+009D) ...
         c if c.is_control() => true,
@@ -21,7 +21,7 @@ fn acts(c: char) -> bool {
 fn escaped(text: &str, keep: &[char]) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        match acts(c) && !keep.contains(&c) {
+        match is_control_or_bidi(c) && !keep.contains(&c) {
             true => out.extend(c.escape_default()),
             false => out.push(c),
         }
@@ -31,7 +31,7 @@ fn escaped(text: &str, keep: &[char]) -> String {
 
 /// Makes one line printable: line breaks are escaped too (`\n`).
 pub fn line(text: &str) -> Cow<'_, str> {
-    match text.contains(acts) {
+    match text.contains(is_control_or_bidi) {
         true => Cow::Owned(escaped(text, &['\t'])),
         false => Cow::Borrowed(text),
     }
@@ -39,7 +39,7 @@ pub fn line(text: &str) -> Cow<'_, str> {
 
 /// Makes lines printable that this program composed of possibly foreign parts.
 pub fn text(text: &str) -> Cow<'_, str> {
-    match text.contains(acts) {
+    match text.contains(is_control_or_bidi) {
         true => Cow::Owned(escaped(text, &['\t', '\n'])),
         false => Cow::Borrowed(text),
     }
@@ -47,7 +47,7 @@ pub fn text(text: &str) -> Cow<'_, str> {
 
 /// Makes a message printable. All lines but the first are indented, so that none looks like a message of its own.
 pub fn message(text: &str) -> Cow<'_, str> {
-    if !text.contains(acts) {
+    if !text.contains(is_control_or_bidi) {
         return Cow::Borrowed(text);
     }
     let escaped = escaped(text, &['\t', '\n']);
@@ -63,14 +63,14 @@ pub fn message(text: &str) -> Cow<'_, str> {
 
 /// Makes a JSON document printable: characters are escaped as in JSON. Its own line breaks remain.
 pub fn json(document: &str) -> Cow<'_, str> {
-    if !document.contains(acts) {
+    if !document.contains(is_control_or_bidi) {
         return Cow::Borrowed(document);
     }
     let mut out = String::with_capacity(document.len());
     for c in document.chars() {
         // All these characters are in the Basic Multilingual Plane and within strings: outside, JSON has no control characters but
         // white space.
-        match acts(c) && !matches!(c, '\n' | '\r' | '\t') {
+        match is_control_or_bidi(c) && !matches!(c, '\n' | '\r' | '\t') {
             true => out.push_str(&format!("\\u{:04x}", u32::from(c))),
             false => out.push(c),
         }
@@ -108,16 +108,16 @@ mod tests {
         let value = serde_json::json!({ "a": HOSTILE });
         let document = format!("{value:#}");
         let escaped = json(&document);
-        assert!(!escaped.replace('\n', "").contains(acts));
+        assert!(!escaped.replace('\n', "").contains(is_control_or_bidi));
         assert_eq!(serde_json::from_str::<serde_json::Value>(&escaped).unwrap(), value);
     }
 
     proptest! {
         #[test]
         fn no_text_acts(any in "(\\PC|\\pC|\u{9b}|\u{202e}){0,40}") {
-            prop_assert!(!line(&any).replace('\t', "").contains(acts));
-            prop_assert!(!text(&any).replace(['\t', '\n'], "").contains(acts));
-            prop_assert!(!message(&any).replace(['\t', '\n'], "").contains(acts));
+            prop_assert!(!line(&any).replace('\t', "").contains(is_control_or_bidi));
+            prop_assert!(!text(&any).replace(['\t', '\n'], "").contains(is_control_or_bidi));
+            prop_assert!(!message(&any).replace(['\t', '\n'], "").contains(is_control_or_bidi));
         }
     }
 }

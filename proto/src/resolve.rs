@@ -25,7 +25,7 @@ pub(crate) use unscheduled::remove_unscheduled;
 pub struct LinkConfig {
     /// The link's name in the plan.
     pub name: String,
-    /// Its keys as in the settled plan (see [`settle`]), without those that are resolved below: `queue`, `classes` and
+    /// Its keys as in the normalized plan (see [`normalize`]), without those that are resolved below: `queue`, `classes` and
     /// `trace`.
     pub plan: Link,
     /// The queue in front of the rate. Its [`crate::units::Limit`] is `Packets` (pfifo) or `Bytes` (bfifo).
@@ -158,10 +158,10 @@ pub fn builtin_paths() -> BTreeMap<String, PathPreset> {
 }
 
 /// The plan with every link's preset merged into it, every shaped link's and class's queue written out,
-/// and no presets left. Settling twice changes nothing.
-pub fn settle(plan: &Plan) -> Plan {
-    let mut settled = plan.clone();
-    for link in settled.links.values_mut() {
+/// and no presets left. Normalizing twice changes nothing.
+pub fn normalize(plan: &Plan) -> Plan {
+    let mut normalized = plan.clone();
+    for link in normalized.links.values_mut() {
         if let Some(preset) = preset(&plan.path, link) {
             merge(link, preset);
         }
@@ -173,8 +173,8 @@ pub fn settle(plan: &Plan) -> Plan {
             class.queue.get_or_insert_with(default_queue);
         }
     }
-    settled.path.clear();
-    settled
+    normalized.path.clear();
+    normalized
 }
 
 /// The preset that a link names: one of the plan's, or a built-in one.
@@ -183,17 +183,17 @@ pub(crate) fn preset(paths: &BTreeMap<String, PathPreset>, link: &Link) -> Optio
     paths.get(name).cloned().or_else(|| builtin_paths().remove(name))
 }
 
-/// As [`settle`]; a plan with nothing to settle is not copied.
-pub(crate) fn as_settled(plan: &Plan) -> Cow<'_, Plan> {
-    let is_settled = |link: &Link| {
+/// As [`normalize`]; a plan with nothing to normalize is not copied.
+pub(crate) fn as_normalized(plan: &Plan) -> Cow<'_, Plan> {
+    let is_normalized = |link: &Link| {
         link.path.is_none()
             && (link.queue.is_some() || drain_rate(link).is_none())
             && link.classes.values().all(|class| class.queue.is_some())
     };
-    if plan.path.is_empty() && plan.links.values().all(is_settled) {
+    if plan.path.is_empty() && plan.links.values().all(is_normalized) {
         Cow::Borrowed(plan)
     } else {
-        Cow::Owned(settle(plan))
+        Cow::Owned(normalize(plan))
     }
 }
 
@@ -287,12 +287,16 @@ fn base_rtt_on(
 }
 
 /// The links that a flow group's data pass, with their names; all links if the cabling is not known (nodes with agents).
-pub fn passed<'p>(plan: &'p Plan, group: &str) -> Vec<(&'p str, &'p Link)> {
-    passed_in(plan, &Topology::build(plan), group)
+pub fn path_links<'p>(plan: &'p Plan, group: &str) -> Vec<(&'p str, &'p Link)> {
+    path_links_in(plan, &Topology::build(plan), group)
 }
 
-/// As [`passed`], in the topology of this plan.
-pub fn passed_in<'p>(plan: &'p Plan, topology: &Topology, group: &str) -> Vec<(&'p str, &'p Link)> {
+/// As [`path_links`], in the topology of this plan.
+pub fn path_links_in<'p>(
+    plan: &'p Plan,
+    topology: &Topology,
+    group: &str,
+) -> Vec<(&'p str, &'p Link)> {
     let Some(flow) = plan.flows.get(group) else { return vec![] };
     let (from, to) = if flow.reverse { (&flow.to, &flow.from) } else { (&flow.from, &flow.to) };
     links_on(plan, topology, topology.path(from, to).as_deref())
@@ -333,14 +337,15 @@ pub fn bottleneck_in<'p>(
     topology: &Topology,
     group: &str,
 ) -> Option<(&'p str, &'p Link)> {
-    let rated =
-        passed_in(plan, topology, group).into_iter().filter(|(_, link)| drain_rate(link).is_some());
+    let rated = path_links_in(plan, topology, group)
+        .into_iter()
+        .filter(|(_, link)| drain_rate(link).is_some());
     rated.min_by_key(|(_, link)| drain_rate(link))
 }
 
 /// Bandwidth-delay product of `rate` and `rtt` in bytes, rounded down.
 pub fn bdp(rate: Rate, rtt: Micros) -> Bytes {
-    rate.over(rtt)
+    rate.bytes_in(rtt)
 }
 
 /// Converts a limit of a queue's capacity to bytes.
@@ -357,9 +362,9 @@ pub(crate) fn amount_bytes(limit: Limit, rate: Rate, rtt: Micros) -> Bytes {
     match limit {
         Limit::Bytes(bytes) => bytes,
         Limit::Packets(packets) => Bytes::new(u64::from(packets.get()) * FRAME_BYTES),
-        Limit::Time(time) => rate.over(time),
+        Limit::Time(time) => rate.bytes_in(time),
         Limit::MilliBdp(milli) => {
-            let bytes = u128::from(rate.over(rtt).get()) * u128::from(milli) / 1000;
+            let bytes = u128::from(rate.bytes_in(rtt).get()) * u128::from(milli) / 1000;
             Bytes::new(bytes.min(u128::from(u64::MAX)) as u64)
         }
     }
@@ -394,8 +399,8 @@ fn resolve_limit((limit, unit): (Limit, LimitUnit), rate: Rate, rtt: Micros) -> 
 /// The limits of a point's queues that depend on a rate or a round-trip time, with those of default queues: the key, the limit, and
 /// its value in bytes or packets.
 pub fn relative_limits(plan: &Plan) -> Vec<(String, Limit, Limit)> {
-    let (settled, topology) = (settle(plan), Topology::build(plan));
-    let rtts = base_rtts_in(&settled, &topology);
+    let (normalized, topology) = (normalize(plan), Topology::build(plan));
+    let rtts = base_rtts_in(&normalized, &topology);
     let mut found = Vec::new();
     let mut add = |path: &[&str], queue: Option<&Queue>, rate: Rate, rtt: Micros| {
         let Some(queue) = queue else { return };
@@ -406,7 +411,7 @@ pub fn relative_limits(plan: &Plan) -> Vec<(String, Limit, Limit)> {
             }
         }
     };
-    for (name, link) in &settled.links {
+    for (name, link) in &normalized.links {
         let Some(rate) = drain_rate(link) else { continue };
         let rtt = rtts.get(name.as_str()).copied().unwrap_or_default();
         add(&["links", name, "queue"], link.queue.as_ref(), rate, rtt);
@@ -474,8 +479,8 @@ mod tests {
         assert_eq!(base_rtt(&plan, "there"), ms(15));
         assert_eq!(base_rtt(&plan, "back"), ms(15));
         assert_eq!(base_rtt(&plan, "elsewhere"), ms(45), "no flow passes: the sum of all");
-        assert_eq!(base_rtt(&settle(&plan), "elsewhere"), ms(45));
-        let of_data: Vec<&str> = passed(&plan, "f").into_iter().map(|(name, _)| name).collect();
+        assert_eq!(base_rtt(&normalize(&plan), "elsewhere"), ms(45));
+        let of_data: Vec<&str> = path_links(&plan, "f").into_iter().map(|(name, _)| name).collect();
         let both = on_round_trip(&plan, &Topology::build(&plan), "f");
         let both: Vec<&str> = both.into_iter().map(|(name, _)| name).collect();
         assert_eq!((of_data, both), (vec!["there"], vec!["back", "there"]));
@@ -492,23 +497,23 @@ mod tests {
             rate = "10mbit"
             "#,
         );
-        let settled = settle(&plan);
-        let link = &settled.links["l"];
+        let normalized = normalize(&plan);
+        let link = &normalized.links["l"];
         assert_eq!(link.rate, Some(Rate::from_bits_per_sec(10_000_000)));
         assert_eq!(link.delay, Some(ms(51)));
         assert_eq!(link.loss, Ppm::new(600));
         assert_eq!(link.queue, Some(Queue::pfifo(Limit::Packets(Packets::new(94)))));
         assert_eq!(link.path, None);
-        assert_eq!(settle(&settled), settled);
-        assert_eq!(*as_settled(&plan), settled);
-        assert!(matches!(as_settled(&settled), Cow::Borrowed(_)));
+        assert_eq!(normalize(&normalized), normalized);
+        assert_eq!(*as_normalized(&plan), normalized);
+        assert!(matches!(as_normalized(&normalized), Cow::Borrowed(_)));
         // Links with a rate have a default queue, others none.
-        let mut other = settled.clone();
+        let mut other = normalized.clone();
         other.links.get_mut("l").unwrap().queue = None;
-        assert_eq!(*as_settled(&other), settle(&other));
-        assert_ne!(*as_settled(&other), other);
+        assert_eq!(*as_normalized(&other), normalize(&other));
+        assert_ne!(*as_normalized(&other), other);
         other.links.get_mut("l").unwrap().rate = None;
-        assert!(matches!(as_settled(&other), Cow::Borrowed(_)));
+        assert!(matches!(as_normalized(&other), Cow::Borrowed(_)));
     }
 
     #[test]

@@ -27,7 +27,7 @@ mod shards;
 pub use crate::plan::checked::Point;
 pub use crate::plan::timeline::PhaseSpan;
 pub use blocks::{
-    CONNECT_LIMIT_S, MAX_BLOCK_BYTES, block_bytes, block_offset_ns, paused_offset_ns,
+    CONNECT_TIMEOUT_S, MAX_BLOCK_BYTES, block_bytes, block_offset_ns, paused_offset_ns,
 };
 pub use captures::CaptureTask;
 pub use link_flows::LinkFlow;
@@ -226,7 +226,7 @@ pub fn length(plan: &CheckedPlan) -> Micros {
 
 /// The task of `node` in one trial of a point. Addresses that `context` lacks come from the plan or the built topology.
 pub fn task_for(plan: &CheckedPlan, node: &str, context: &TrialContext) -> NodeTask {
-    let plan = &resolve::settle(plan.plan());
+    let plan = &resolve::normalize(plan.plan());
     let topology = Topology::build(plan);
     let address = |name: &str| {
         let given = context.addresses.get(name).copied();

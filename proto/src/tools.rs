@@ -31,7 +31,7 @@ const MAX_COUNT: f64 = 9_007_199_254_740_992.0;
 const TEXT_CHARS: usize = 1000;
 
 /// The beginning of a text that another program wrote.
-fn clip(text: &str) -> String {
+fn truncate(text: &str) -> String {
     text.chars().take(TEXT_CHARS).collect()
 }
 

@@ -194,14 +194,14 @@ impl Topology {
         let taken = |dev: &str| {
             self.nodes.get(node).is_some_and(|n| n.interfaces.iter().any(|i| i.dev == dev))
         };
-        let plain = cut(&format!("to-{peer}"), DEV_NAME_LEN);
+        let plain = truncate(&format!("to-{peer}"), DEV_NAME_LEN);
         if !taken(&plain) {
             return plain;
         }
         (2..)
             .map(|n: usize| {
                 let suffix = format!("-{n}");
-                cut(&plain, DEV_NAME_LEN - suffix.len()) + &suffix
+                truncate(&plain, DEV_NAME_LEN - suffix.len()) + &suffix
             })
             .find(|dev| !taken(dev))
             .unwrap_or(plain)
@@ -269,7 +269,7 @@ fn subnet(address: Ipv4Addr) -> Ipv4Addr {
 }
 
 /// At most `len` bytes of `text`, cut at a character's boundary.
-fn cut(text: &str, len: usize) -> String {
+fn truncate(text: &str, len: usize) -> String {
     let mut end = len.min(text.len());
     while !text.is_char_boundary(end) {
         end -= 1;

@@ -77,7 +77,7 @@ impl Rate {
         self.0 / 8
     }
     /// Bytes at this rate in `time`, rounded down.
-    pub fn over(self, time: Micros) -> Bytes {
+    pub fn bytes_in(self, time: Micros) -> Bytes {
         let bytes = u128::from(self.0) * u128::from(time.0) / 8_000_000;
         Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
     }
@@ -478,7 +478,7 @@ mod tests {
     #[test]
     fn rate_times_time_is_bytes() {
         let rate = Rate::from_bits_per_sec(100_000_000);
-        assert_eq!(rate.over(Micros::from_millis(15)), Bytes::new(187_500));
+        assert_eq!(rate.bytes_in(Micros::from_millis(15)), Bytes::new(187_500));
         assert_eq!(rate.ns_for(Bytes::new(1_500)), 120_000);
         assert_eq!(Rate::from_bits_per_sec(0).ns_for(Bytes::new(1)), u64::MAX);
     }

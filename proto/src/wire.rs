@@ -32,19 +32,19 @@ pub const KEEPALIVE_INTERVAL: Duration = Duration::from_millis(500);
 pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_millis(4500);
 
 /// Longest message between controller and agent on one machine, in bytes: a request with its trace files.
-pub const MESSAGE_LIMIT: usize = 64 << 20;
+pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
 /// Longest request over a network, in bytes. Trace files are sent before it, in parts.
-pub const REMOTE_MESSAGE_LIMIT: usize = 1 << 20;
+pub const MAX_REMOTE_MESSAGE_BYTES: usize = 1 << 20;
 /// Maximum size of all trace files that a node holds, in bytes.
-pub const FILES_LIMIT: usize = 56 << 20;
+pub const MAX_FILES_BYTES: usize = 56 << 20;
 /// Size of a part of a file, in bytes.
-pub const FILE_CHUNK: usize = 256 << 10;
+pub const FILE_CHUNK_BYTES: usize = 256 << 10;
 
 /// Why a message of the lab's guest cannot be read.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum LabMessageError {
-    /// Its length is not a number, or exceeds [`MESSAGE_LIMIT`].
-    #[error("invalid length, or longer than {} MiB", MESSAGE_LIMIT >> 20)]
+    /// Its length is not a number, or exceeds [`MAX_MESSAGE_BYTES`].
+    #[error("invalid length, or longer than {} MiB", MAX_MESSAGE_BYTES >> 20)]
     Length,
     /// It cannot be decoded.
     #[error(transparent)]
@@ -55,7 +55,7 @@ pub enum LabMessageError {
 pub fn next_lab_message(bytes: &mut &[u8]) -> Option<Result<LabMessage, LabMessageError>> {
     let mut peek = *bytes;
     let length = match prost::decode_length_delimiter(&mut peek) {
-        Ok(length) if length <= MESSAGE_LIMIT => length,
+        Ok(length) if length <= MAX_MESSAGE_BYTES => length,
         // The length itself may not be complete.
         Err(_) if bytes.len() < MAX_VARINT_BYTES => return None,
         _ => return Some(Err(LabMessageError::Length)),

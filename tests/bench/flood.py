@@ -44,7 +44,7 @@ TIMING_REASONS = {"base_rtt", "clock_uncertain", "cpu_bound", "flow_early", "flo
 TIMING_REASONS |= {"link_rate_low", "rows_dropped", "samples_late", "samples_missing", "start_late", "trace_late"}
 # Reasons for rows that are missing by chance where the kernel is locked down (docs/benchmarks.md, "Segments without a BPF program").
 NO_BPF = "the kernel ran no BPF program for"
-# REMOTE_MESSAGE_LIMIT of proto/src/wire.rs.
+# MAX_REMOTE_MESSAGE_BYTES of proto/src/wire.rs.
 MESSAGE_BYTES = 1 << 20
 PORT = 7700
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")

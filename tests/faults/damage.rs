@@ -8,11 +8,11 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::failure::Failure;
-use crate::lane::{Lane, RUN, Survived};
+use crate::lane::{FaultResult, Lane, RUN};
 use crate::nodes::{controller, read};
 
 /// Within this time, an agent that will be killed has recorded changes.
-const PREPARE_LIMIT: Duration = Duration::from_secs(20);
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time from the first record to the middle of the first trial.
 const CHANGED_AFTER: Duration = Duration::from_millis(300);
 /// Within this time, an agent notices the end of a controller on the same machine, even while it prepares.
@@ -93,7 +93,7 @@ impl Damage {
 }
 
 impl Lane {
-    pub fn damage(&mut self, damage: &Damage) -> Result<Survived, Failure> {
+    pub fn damage(&mut self, damage: &Damage) -> Result<FaultResult, Failure> {
         if let Some(file) = damage.file.strip_prefix("results/") {
             return self.damage_results(damage, file);
         }
@@ -124,7 +124,7 @@ impl Lane {
         replace(&path, |_| whole.clone());
         self.start(&[])?;
         self.check_after(&RUN)?;
-        Ok(Survived { code, injected: true })
+        Ok(FaultResult { code, injected: true })
     }
 
     /// Kills node a's agent and the controller when node a has been changed, and waits for node b.
@@ -132,7 +132,7 @@ impl Lane {
         self.ensure_started()?;
         let mut child = controller(&self.bench, &self.nodes[0], &[], &RUN).spawn().unwrap();
         let journal = self.bench.path("a/state/undo.ndjson");
-        for _ in 0..PREPARE_LIMIT.as_millis() / 20 {
+        for _ in 0..PREPARE_TIMEOUT.as_millis() / 20 {
             if !read(&journal).is_empty() {
                 break;
             }
@@ -150,7 +150,7 @@ impl Lane {
     }
 
     /// Resumes a run whose record is damaged, which must succeed or be rejected with a message.
-    fn damage_results(&mut self, damage: &Damage, file: &str) -> Result<Survived, Failure> {
+    fn damage_results(&mut self, damage: &Damage, file: &str) -> Result<FaultResult, Failure> {
         self.ensure_started()?;
         self.expect_ok(&RUN)?;
         let results = self.bench.results();
@@ -167,7 +167,7 @@ impl Lane {
             return Err(Failure::Silent { file: path, printed });
         }
         self.check_after(&RUN)?;
-        Ok(Survived { code: status.code(), injected: true })
+        Ok(FaultResult { code: status.code(), injected: true })
     }
 }
 

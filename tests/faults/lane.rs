@@ -12,13 +12,13 @@ use crate::nodes::{Node, certificates, controller, pair, plan, read};
 
 pub const RUN: [&str; 4] = ["run", "plan.toml", "--pki", "pki"];
 /// A run of two short trials takes about 3 s. With a lost node, it waits for that node.
-const RUN_LIMIT: Duration = Duration::from_secs(120);
+const RUN_TIMEOUT: Duration = Duration::from_secs(120);
 /// Within this time, a node whose controller is gone is free again.
-const FREE_LIMIT: Duration = Duration::from_secs(20);
+const FREE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Result of a run with a fault.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Survived {
+pub struct FaultResult {
     /// The controller's exit code; `None` if it was killed or had no agent.
     pub code: Option<i32>,
     /// Whether the fault has happened. For a system call: whether it was reached and could get the fault.
@@ -44,20 +44,20 @@ impl Lane {
     }
 
     /// Starts both agents, that of node a with a command line that begins with these words.
-    pub fn start(&mut self, below: &[String]) -> Result<(), Failure> {
+    pub fn start(&mut self, wrapper: &[String]) -> Result<(), Failure> {
         let [a, b] = &mut self.nodes;
         b.ensure_started(&self.bench)?;
-        a.start(&self.bench, below)
+        a.start(&self.bench, wrapper)
     }
 
     /// Runs `ccbench ARGS` to its end.
-    pub fn run(&self, below: &[String], arguments: &[&str]) -> Result<ExitStatus, Failure> {
-        self.wait(controller(&self.bench, &self.nodes[0], below, arguments).spawn().unwrap())
+    pub fn run(&self, wrapper: &[String], arguments: &[&str]) -> Result<ExitStatus, Failure> {
+        self.wait(controller(&self.bench, &self.nodes[0], wrapper, arguments).spawn().unwrap())
     }
 
-    /// Waits for the controller, at most [`RUN_LIMIT`], in naps of 20 ms.
+    /// Waits for the controller, at most [`RUN_TIMEOUT`], in naps of 20 ms.
     pub fn wait(&self, mut controller: Child) -> Result<ExitStatus, Failure> {
-        for _ in 0..RUN_LIMIT.as_millis() / 20 {
+        for _ in 0..RUN_TIMEOUT.as_millis() / 20 {
             if let Some(status) = controller.try_wait().unwrap() {
                 return Ok(status);
             }
@@ -87,8 +87,8 @@ impl Lane {
     }
 
     /// Runs with node a's agent, whose command line begins with these words. Returns `None` if the agent ended before it listened.
-    pub fn run_with_agent(&mut self, below: &[String]) -> Result<Option<ExitStatus>, Failure> {
-        match self.start(below) {
+    pub fn run_with_agent(&mut self, wrapper: &[String]) -> Result<Option<ExitStatus>, Failure> {
+        match self.start(wrapper) {
             Err(Failure::AgentEnded(AgentLog { node, .. })) if node == self.nodes[0].control => {
                 Ok(None)
             }
@@ -120,14 +120,14 @@ impl Lane {
         Ok(code)
     }
 
-    pub fn fault_agent(&mut self, fault: &Fault) -> Result<Survived, Failure> {
+    pub fn fault_agent(&mut self, fault: &Fault) -> Result<FaultResult, Failure> {
         let calls = self.bench.path("calls");
         let status = self.run_with_agent(&fault.strace(&calls))?;
         if status.is_some() && is_impossible(&read(&calls)) {
-            return self.again();
+            return self.replace_nodes();
         }
         let code = self.check_agent(status, fault.kills())?;
-        Ok(Survived { code, injected: fault.was_injected(&read(&calls)) })
+        Ok(FaultResult { code, injected: fault.was_injected(&read(&calls)) })
     }
 
     /// Checks what must hold after a fault of the controller: its run is resumed, or another run is ok.
@@ -145,15 +145,15 @@ impl Lane {
         }
     }
 
-    pub fn fault_controller(&mut self, fault: &Fault) -> Result<Survived, Failure> {
+    pub fn fault_controller(&mut self, fault: &Fault) -> Result<FaultResult, Failure> {
         self.ensure_started()?;
         let calls = self.bench.path("calls");
         let status = self.run(&fault.strace(&calls), &RUN)?;
         if is_impossible(&read(&calls)) {
-            return self.again();
+            return self.replace_nodes();
         }
         self.check_controller(status, fault.kills())?;
-        Ok(Survived { code: status.code(), injected: fault.was_injected(&read(&calls)) })
+        Ok(FaultResult { code: status.code(), injected: fault.was_injected(&read(&calls)) })
     }
 
     pub fn ensure_started(&mut self) -> Result<(), Failure> {
@@ -161,9 +161,9 @@ impl Lane {
     }
 
     /// Makes new nodes after a fault that cannot happen.
-    pub fn again(&mut self) -> Result<Survived, Failure> {
+    pub fn replace_nodes(&mut self) -> Result<FaultResult, Failure> {
         *self = Self::new();
-        Ok(Survived { code: None, injected: false })
+        Ok(FaultResult { code: None, injected: false })
     }
 
     /// Checks that neither the controller nor an agent has panicked.
@@ -241,9 +241,9 @@ impl Lane {
     }
 }
 
-/// Waits until nothing is left, at most [`FREE_LIMIT`], in naps of 200 ms.
+/// Waits until nothing is left, at most [`FREE_TIMEOUT`], in naps of 200 ms.
 fn wait_until_empty(left: impl Fn() -> String) -> Result<(), Failure> {
-    for _ in 0..FREE_LIMIT.as_millis() / 200 {
+    for _ in 0..FREE_TIMEOUT.as_millis() / 200 {
         if left().is_empty() {
             return Ok(());
         }

@@ -11,7 +11,7 @@ mod damage;
 mod failure;
 mod fault;
 mod lane;
-mod memory_group;
+mod memory_cgroup;
 mod nodes;
 mod partition;
 mod process;
@@ -28,7 +28,7 @@ use ccbench_tests::skip::skip;
 use damage::{Damage, damages};
 use failure::Failure;
 use fault::{Fault, Victim, counting, faults, sample, slow};
-use lane::{Lane, RUN, Survived};
+use lane::{FaultResult, Lane, RUN};
 use nodes::read;
 use partition::{Partition, partitions};
 use process::{ProcessFault, process_faults};
@@ -126,7 +126,7 @@ fn selected<F: FromStr>(some: impl FnOnce() -> Vec<F>) -> Vec<F> {
 /// Runs faults in several lanes, and reports all that are not survived.
 fn run_all<F: Display + Send>(
     faults: Vec<F>,
-    run: impl Fn(&mut Lane, &F) -> Result<Survived, Failure> + Sync,
+    run: impl Fn(&mut Lane, &F) -> Result<FaultResult, Failure> + Sync,
 ) {
     if faults.is_empty() {
         return skip("CCBENCH_FAULT selects another fault");

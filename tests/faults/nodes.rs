@@ -6,14 +6,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use ccbench_tests::namespace::{Namespace, children};
-use ccbench_tests::node_state::everything;
+use ccbench_tests::node_state::read_state;
 use ccbench_tests::{Bench, binary, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::failure::{AgentLog, Failure};
 
-const LISTEN_LIMIT: Duration = Duration::from_secs(30);
-const STOP_LIMIT: Duration = Duration::from_secs(10);
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// The control interface, and the data interface.
 const DEVS: [&str; 2] = ["c", "v"];
 
@@ -36,16 +36,16 @@ impl Node {
 
     /// Returns what a trial may change in this namespace. Excludes the machine's congestion controls, which other lanes change.
     pub fn state(&self) -> String {
-        let state = everything(|command| self.namespace.shell(command), &DEVS);
+        let state = read_state(|command| self.namespace.shell(command), &DEVS);
         let is_own = |line: &&str| !line.contains("_congestion_control = ");
         state.lines().filter(is_own).map(|line| format!("{line}\n")).collect()
     }
 
     /// Starts its agent with a command line that begins with these words. An agent with a fault may end before it listens.
-    pub fn start(&mut self, bench: &Bench, below: &[String]) -> Result<(), Failure> {
+    pub fn start(&mut self, bench: &Bench, wrapper: &[String]) -> Result<(), Failure> {
         self.stop()?;
         let mut command = self.namespace.enter();
-        command.args(below).arg(binary("ccbench-agent"));
+        command.args(wrapper).arg(binary("ccbench-agent"));
         command.args(["serve", "--listen", &format!("tcp:{}:7700", self.control), "--state-dir"]);
         command.arg(self.dir.join("state")).arg("--tls-ca").arg(bench.path("pki/ca.pem"));
         command.arg("--tls-cert").arg(bench.path(&format!("pki/{}.pem", self.control)));
@@ -55,7 +55,7 @@ impl Node {
         command.stdout(Stdio::null()).stderr(File::create(self.log()).unwrap());
         self.agent = Some(command.spawn().unwrap());
         // The fault may also affect its log.
-        for _ in 0..LISTEN_LIMIT.as_millis() / 20 {
+        for _ in 0..LISTEN_TIMEOUT.as_millis() / 20 {
             if !self.is_alive() {
                 return Err(self.failure(Failure::AgentEnded));
             }
@@ -113,7 +113,7 @@ impl Node {
         let pids = agents_below(agent.id());
         for signal in [Signal::TERM, Signal::KILL] {
             pids.iter().for_each(|pid| send(Some(*pid), signal));
-            for _ in 0..STOP_LIMIT.as_millis() / 20 {
+            for _ in 0..STOP_TIMEOUT.as_millis() / 20 {
                 if agent.try_wait().unwrap().is_none() {
                     std::thread::sleep(Duration::from_millis(20));
                 } else if signal == Signal::TERM {
@@ -179,20 +179,20 @@ pub fn certificates(bench: &Bench) {
 }
 
 /// Returns `ccbench ARGS` on node a, with a command line that begins with these words. It prints to the files of [`Bench::printed`].
-pub fn controller(bench: &Bench, node: &Node, below: &[String], arguments: &[&str]) -> Command {
-    controller_into(bench, node, below, arguments, ["out", "err"])
+pub fn controller(bench: &Bench, node: &Node, wrapper: &[String], arguments: &[&str]) -> Command {
+    controller_into(bench, node, wrapper, arguments, ["out", "err"])
 }
 
 /// Returns the same, with other files.
 pub fn controller_into(
     bench: &Bench,
     node: &Node,
-    below: &[String],
+    wrapper: &[String],
     arguments: &[&str],
     [out, err]: [&str; 2],
 ) -> Command {
     let mut command = node.namespace.enter();
-    command.args(below).arg(binary("ccbench")).args(arguments).current_dir(bench.path(""));
+    command.args(wrapper).arg(binary("ccbench")).args(arguments).current_dir(bench.path(""));
     command.env("CCBENCH_STATE", bench.path("state"));
     let file = |name: &str| Stdio::from(File::create(bench.path(name)).unwrap());
     command.stdout(file(out)).stderr(file(err));

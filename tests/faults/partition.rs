@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::failure::Failure;
-use crate::lane::{Lane, RUN, Survived};
+use crate::lane::{FaultResult, Lane, RUN};
 use crate::nodes::controller;
 
 /// When a partition begins, after the start of the controller: while it connects, prepares, runs each trial, and at the end.
@@ -68,7 +68,7 @@ pub fn partitions() -> Vec<Partition> {
 }
 
 impl Lane {
-    pub fn partition(&mut self, partition: &Partition) -> Result<Survived, Failure> {
+    pub fn partition(&mut self, partition: &Partition) -> Result<FaultResult, Failure> {
         self.ensure_started()?;
         let child = controller(&self.bench, &self.nodes[0], &[], &RUN).spawn().unwrap();
         let [a, b] = &self.nodes;
@@ -86,7 +86,7 @@ impl Lane {
             return Err(Failure::NodeLost { printed: self.bench.printed() });
         }
         self.check_after(&RUN)?;
-        Ok(Survived { code: status.code(), injected: true })
+        Ok(FaultResult { code: status.code(), injected: true })
     }
 }
 

@@ -9,8 +9,8 @@ use rustix::process::Signal;
 
 use crate::failure::Failure;
 use crate::fault::Victim;
-use crate::lane::{Lane, RUN, Survived};
-use crate::memory_group::MemoryGroup;
+use crate::lane::{FaultResult, Lane, RUN};
+use crate::memory_cgroup::MemoryCgroup;
 use crate::nodes::{controller, controller_into, read, send};
 
 /// When a process is stopped, after the start of the controller: while nodes are prepared, in each trial, and at the end.
@@ -74,7 +74,7 @@ impl FromStr for ProcessFault {
 /// Returns all of them. None are about memory if there are no control groups that limit it.
 pub fn process_faults() -> Vec<ProcessFault> {
     let mut all = Vec::new();
-    let limits_memory = MemoryGroup::new().is_some();
+    let limits_memory = MemoryCgroup::new().is_some();
     if !limits_memory {
         skip("no control group limits memory here: processes do not run out of it");
     }
@@ -92,7 +92,7 @@ pub fn process_faults() -> Vec<ProcessFault> {
 }
 
 impl Lane {
-    pub fn fault_process(&mut self, fault: &ProcessFault) -> Result<Survived, Failure> {
+    pub fn fault_process(&mut self, fault: &ProcessFault) -> Result<FaultResult, Failure> {
         match *fault {
             ProcessFault::Stop { victim, at_ms, length_ms } => self.stop(victim, at_ms, length_ms),
             ProcessFault::Rival { at_ms } => self.replace_controller(at_ms),
@@ -100,7 +100,7 @@ impl Lane {
         }
     }
 
-    fn stop(&mut self, victim: Victim, at_ms: u64, length_ms: u64) -> Result<Survived, Failure> {
+    fn stop(&mut self, victim: Victim, at_ms: u64, length_ms: u64) -> Result<FaultResult, Failure> {
         self.ensure_started()?;
         let child = controller(&self.bench, &self.nodes[0], &[], &RUN).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(at_ms));
@@ -116,11 +116,11 @@ impl Lane {
         self.check_logs()?;
         self.check_results(status.success())?;
         self.check_after(&RUN)?;
-        Ok(Survived { code: status.code(), injected: true })
+        Ok(FaultResult { code: status.code(), injected: true })
     }
 
     /// The second controller's run is ok as soon as the nodes are free. The first controller then disturbs nothing.
-    fn replace_controller(&mut self, at_ms: u64) -> Result<Survived, Failure> {
+    fn replace_controller(&mut self, at_ms: u64) -> Result<FaultResult, Failure> {
         self.ensure_started()?;
         let files = ["first-out", "first-err"];
         let mut first = controller_into(&self.bench, &self.nodes[0], &[], &RUN, files);
@@ -140,38 +140,38 @@ impl Lane {
         self.check_logs()?;
         self.check_results(false)?;
         self.check_after(&RUN)?;
-        Ok(Survived { code: status.code(), injected: true })
+        Ok(FaultResult { code: status.code(), injected: true })
     }
 
-    fn out_of_memory(&mut self, victim: Victim, percent: u64) -> Result<Survived, Failure> {
+    fn out_of_memory(&mut self, victim: Victim, percent: u64) -> Result<FaultResult, Failure> {
         let peak = match self.peaks[victim as usize] {
             Some(peak) => peak,
             None => self.measure_peak(victim)?,
         };
-        let group = MemoryGroup::new().unwrap();
+        let group = MemoryCgroup::new().unwrap();
         group.set_limit(peak * percent / 100);
         let code = match victim {
             Victim::Agent => {
-                let status = self.run_with_agent(&group.below())?;
+                let status = self.run_with_agent(&group.wrapper())?;
                 self.check_agent(status, true)?
             }
             Victim::Controller => {
                 self.ensure_started()?;
-                let status = self.run(&group.below(), &RUN)?;
+                let status = self.run(&group.wrapper(), &RUN)?;
                 self.check_controller(status, true)?;
                 status.code()
             }
         };
-        Ok(Survived { code, injected: group.kills() > 0 })
+        Ok(FaultResult { code, injected: group.kills() > 0 })
     }
 
     /// Returns the memory that a process takes in a run without a fault, in bytes.
     fn measure_peak(&mut self, victim: Victim) -> Result<u64, Failure> {
-        let group = MemoryGroup::new().unwrap();
-        let (below, plain) = (group.below(), Vec::new());
+        let group = MemoryCgroup::new().unwrap();
+        let (wrapper, plain) = (group.wrapper(), Vec::new());
         let (of_agent, of_controller) = match victim {
-            Victim::Agent => (&below, &plain),
-            Victim::Controller => (&plain, &below),
+            Victim::Agent => (&wrapper, &plain),
+            Victim::Controller => (&plain, &wrapper),
         };
         self.start(of_agent)?;
         let status = self.run(of_controller, &RUN)?;

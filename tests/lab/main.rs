@@ -14,6 +14,8 @@ mod cc_state;
 #[cfg(feature = "lab")]
 mod elements;
 #[cfg(feature = "lab")]
+mod failures;
+#[cfg(feature = "lab")]
 mod jobs;
 #[cfg(feature = "lab")]
 mod judge;
@@ -23,8 +25,6 @@ mod kernels;
 mod modules;
 #[cfg(feature = "lab")]
 mod probes;
-#[cfg(feature = "lab")]
-mod trouble;
 mod uml;
 
 use std::collections::BTreeMap;

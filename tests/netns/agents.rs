@@ -8,7 +8,7 @@ use std::time::Duration;
 use ccbench_proto::schedule::{PORT_SLOTS, client_port};
 use ccbench_tests::namespace::children;
 use ccbench_tests::port::ReservedPort;
-use ccbench_tests::{Bench, SETUP_LIMIT, alone, binary, text, wait_for};
+use ccbench_tests::{Bench, SETUP_TIMEOUT, alone, binary, text, wait_for};
 
 /// Certificates from `ccbench pki` for an agent at 127.0.0.1.
 const TLS: [&str; 8] = [
@@ -160,7 +160,7 @@ fn runs_on_fronts_and_workers_with_mutual_tls() {
         let socket = bench.path(&format!("worker-{}.sock", port.address().port()));
         std::os::unix::net::UnixStream::connect(socket).is_ok()
     };
-    wait_for("both workers to listen", SETUP_LIMIT, || ports.iter().all(worker_listens));
+    wait_for("both workers to listen", SETUP_TIMEOUT, || ports.iter().all(worker_listens));
     let plan = bench.write("plan.toml", &loopback_plan(&ports));
     let plan = plan.to_string_lossy();
 
@@ -213,7 +213,7 @@ fn a_trial_avoids_ports_that_are_in_use() {
 /// Waits until both agents of a plan listen.
 fn wait_for_agents(ports: &Ports) {
     let listens = |port: &ReservedPort| TcpStream::connect(port.address()).is_ok();
-    wait_for("both agents to listen", SETUP_LIMIT, || ports.iter().all(listens));
+    wait_for("both agents to listen", SETUP_TIMEOUT, || ports.iter().all(listens));
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn a_run_survives_the_restart_of_an_agent() {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         line.split(|byte| *byte == 0).any(|word| word == b"-c")
     };
-    wait_for("the flow", SETUP_LIMIT, || children(stays.process.id()).iter().any(sends));
+    wait_for("the flow", SETUP_TIMEOUT, || children(stays.process.id()).iter().any(sends));
     drop(dies);
     std::thread::sleep(Duration::from_secs(2));
     let _again = serve(&bench, &ports[1], &[]);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ccbench_tests::cpu::CpuWatch;
 use ccbench_tests::{
-    Bench, SETUP_LIMIT, alone, beside_others, source_root, text, wait_for, watched_run,
+    Bench, SETUP_TIMEOUT, alone, beside_others, source_root, text, wait_for, watched_run,
 };
 
 use crate::plan;
@@ -48,7 +48,7 @@ fn killed_testbed_unregisters_congestion_controls() {
         let new = available().into_iter().filter(|name| !before.contains(name));
         new.filter(|name| name.starts_with("ta.")).collect::<Vec<_>>()
     };
-    wait_for("two instances", SETUP_LIMIT, || made().len() >= 2);
+    wait_for("two instances", SETUP_TIMEOUT, || made().len() >= 2);
     let names = made();
     child.kill().unwrap();
     child.wait().unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ccbench_tests::cpu::CpuWatch;
 use ccbench_tests::skip::skip;
-use ccbench_tests::{Bench, SETUP_LIMIT, alone, text, wait_for, watched_run};
+use ccbench_tests::{Bench, SETUP_TIMEOUT, alone, text, wait_for, watched_run};
 use rustix::process::{Signal, kill_process};
 
 use crate::killed::{agent, is_client, wait_for_flow};
@@ -26,7 +26,7 @@ fn writes_all_tables_and_cleans_up() {
     let plan = bench.write("plan.toml", &plan("whole", "3s", 1));
     let watch = CpuWatch::start();
     let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
-    wait_for("four nodes", SETUP_LIMIT, || bench.namespaces().len() >= 4);
+    wait_for("four nodes", SETUP_TIMEOUT, || bench.namespaces().len() >= 4);
     let made = bench.namespaces();
     let code = child.wait().unwrap().code();
     let (cpu, printed) = (watch.report(), bench.printed());

@@ -6,7 +6,7 @@
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use ccbench_tests::{Bench, SETUP_LIMIT, beside_others, binary, text, wait_for};
+use ccbench_tests::{Bench, SETUP_TIMEOUT, beside_others, binary, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::experiment::kernel_plan;
@@ -19,13 +19,13 @@ const LANES: u32 = 4;
 const MAX_DELAY_MS: u64 = 4000;
 
 /// Small and seeded, but good enough to choose victims and moments. A failure names its round.
-struct Dice(u64);
+struct Random(u64);
 
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % sides
+        (self.0 >> 33) % bound
     }
 }
 
@@ -35,27 +35,30 @@ fn fifty_random_kills_leave_nothing_behind() {
     std::thread::scope(|scope| {
         for lane in 0..LANES {
             scope.spawn(move || {
-                let mut dice = Dice(20_260_101 + u64::from(lane));
-                (lane..ROUNDS).step_by(LANES as usize).for_each(|round| kill_one(round, &mut dice));
+                let mut random = Random(20_260_101 + u64::from(lane));
+                (lane..ROUNDS)
+                    .step_by(LANES as usize)
+                    .for_each(|round| kill_one(round, &mut random));
             });
         }
     });
 }
 
 /// Starts an experiment, kills one of its processes at a random moment, and checks what is left.
-fn kill_one(round: u32, dice: &mut Dice) {
+fn kill_one(round: u32, random: &mut Random) {
     let (bench, mut controller) = start(&plan("killed", "400ms", 2));
-    std::thread::sleep(Duration::from_millis(dice.roll(MAX_DELAY_MS)));
+    std::thread::sleep(Duration::from_millis(random.below(MAX_DELAY_MS)));
     let (program, command) = [
         ("ccbench", "run"),
         ("ccbench-agent", "serve"),
         ("ccbench-agent", "testbed"),
         ("iperf3", "iperf3"),
-    ][dice.roll(4) as usize];
+    ][random.below(4) as usize];
     let made = bench.namespaces();
     let mut victims = bench.processes();
     victims.retain(|(_, line)| line.contains(program) && line.contains(command));
-    let victim = victims.get(dice.roll(victims.len().max(1) as u64) as usize).map(|(pid, _)| *pid);
+    let victim =
+        victims.get(random.below(victims.len().max(1) as u64) as usize).map(|(pid, _)| *pid);
     if let Some(pid) = victim.and_then(|pid| Pid::from_raw(pid as i32)) {
         // It may have ended by itself.
         let _ = kill_process(pid, Signal::KILL);
@@ -97,7 +100,7 @@ pub(crate) fn is_client(line: &str) -> bool {
 
 /// Waits until a flow has a client.
 pub(crate) fn wait_for_flow(bench: &Bench) {
-    wait_for("an iperf3 client", SETUP_LIMIT, || {
+    wait_for("an iperf3 client", SETUP_TIMEOUT, || {
         bench.processes().iter().any(|(_, line)| is_client(line))
     });
 }
@@ -136,7 +139,7 @@ fn resume_completes_an_interrupted_run() {
     let _beside = beside_others();
     let (bench, mut child) = start(&kernel_plan("resume", 3));
     let err = || std::fs::read_to_string(bench.path("err")).unwrap_or_default();
-    wait_for("the second trial", SETUP_LIMIT, || err().contains("trial 2/3"));
+    wait_for("the second trial", SETUP_TIMEOUT, || err().contains("trial 2/3"));
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130), "{}", err());
     assert!(bench.processes().is_empty());
@@ -174,7 +177,7 @@ fn killed_flow_fails_the_trial() {
 fn removed_results_directory_ends_the_run() {
     let _beside = beside_others();
     let (bench, mut child) = start(&kernel_plan("removed", 3));
-    wait_for("the first trial", SETUP_LIMIT, || {
+    wait_for("the first trial", SETUP_TIMEOUT, || {
         bench.printed().contains("trial 1/3") && !bench.all_results().is_empty()
     });
     std::fs::rename(bench.results(), bench.path("elsewhere")).unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ccbench_shaper::capture::pcapng;
 use ccbench_tests::cpu::CpuWatch;
-use ccbench_tests::{Bench, SETUP_LIMIT, alone, beside_others, csv, text, wait_for};
+use ccbench_tests::{Bench, SETUP_TIMEOUT, alone, beside_others, csv, text, wait_for};
 
 /// A row of a CSV file, by column.
 type Row = BTreeMap<String, String>;
@@ -186,7 +186,7 @@ fn killed_controller_leaves_no_process() {
             })
         })
     };
-    wait_for("a capture", SETUP_LIMIT, listens);
+    wait_for("a capture", SETUP_TIMEOUT, listens);
     child.kill().unwrap();
     child.wait().unwrap();
     wait_for("the end of everything", Duration::from_secs(10), || bench.processes().is_empty());

@@ -12,12 +12,12 @@ use crate::world::{Answer, CONTROLLER, Event, Message, Ms, NODE, World};
 
 /// Number of trials of a run.
 const TRIALS: u32 = 5;
-/// `CALL_LIMIT`, `REPORT_LIMIT`, `AWAIT_NODES`, `AWAIT_INTERVAL` and the time to connect.
-const CALL_LIMIT_MS: Ms = 15_000;
-const REPORT_LIMIT_MS: Ms = 12_000;
+/// `CALL_TIMEOUT`, `REPORT_TIMEOUT`, `AWAIT_NODES`, `AWAIT_INTERVAL` and the time to connect.
+const CALL_TIMEOUT_MS: Ms = 15_000;
+const REPORT_TIMEOUT_MS: Ms = 12_000;
 const AWAIT_NODES_MS: Ms = 30_000;
 const AWAIT_INTERVAL_MS: Ms = 500;
-const CONNECT_LIMIT_MS: Ms = 5_000;
+const CONNECT_TIMEOUT_MS: Ms = 5_000;
 
 /// A line of the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -168,11 +168,16 @@ impl World {
         of.is_up = true;
         of.incarnation += 1;
         of.waiting = (0..TRIALS).filter(|trial| of.oks(*trial) == 0).collect();
-        self.ask_all(c, Phase::Connect, |_, _| Request::Describe);
+        self.call_all(c, Phase::Connect, |_, _| Request::Describe);
     }
 
     /// Sends a request to every node. The replies belong to this phase.
-    fn ask_all(&mut self, c: usize, phase: Phase, request: impl Fn(&Controller, usize) -> Request) {
+    fn call_all(
+        &mut self,
+        c: usize,
+        phase: Phase,
+        request: impl Fn(&Controller, usize) -> Request,
+    ) {
         let of = &mut self.controllers[c];
         let nodes = of.calls.len();
         of.phase = phase;
@@ -191,7 +196,7 @@ impl World {
         let open = of.connections[node];
         let open = open.filter(|id| self.connections[*id].open[CONTROLLER]);
         let Some(connection) = open.or_else(|| self.connect(c, node)) else {
-            let delay = if self.nodes[node].is_up { CONNECT_LIMIT_MS } else { 10 };
+            let delay = if self.nodes[node].is_up { CONNECT_TIMEOUT_MS } else { 10 };
             let fails = Event::CallFails { controller: c, incarnation, node, call };
             return self.after(delay, fails);
         };
@@ -199,7 +204,7 @@ impl World {
         // The stream of a trial has the trial's limit.
         if !matches!(request, Request::Run { .. }) {
             let fails = Event::CallFails { controller: c, incarnation, node, call };
-            self.after(CALL_LIMIT_MS, fails);
+            self.after(CALL_TIMEOUT_MS, fails);
         }
         self.send(connection, NODE, call, Message::Request(request));
     }
@@ -326,7 +331,7 @@ impl World {
                 self.controllers[c].is_repeated = true;
                 self.begin_trial(c);
             }
-            Phase::Await(end, _) => self.conclude(c, end),
+            Phase::Await(end, _) => self.after_trial(c, end),
         }
     }
 
@@ -341,7 +346,7 @@ impl World {
         let is_fenced = self.flaw != Flaw::NoFencing;
         let of = &mut self.controllers[c];
         of.epoch = of.next_epoch();
-        self.ask_all(c, Phase::Prepare, |of, node| {
+        self.call_all(c, Phase::Prepare, |of, node| {
             let Known { generation, boot, uses } = of.known[node];
             let generation = is_fenced.then_some(generation);
             let (run, trial, epoch) = (of.run, of.trial, of.epoch);
@@ -353,9 +358,9 @@ impl World {
         let of = &mut self.controllers[c];
         let (trial, epoch, incarnation) = (of.trial, of.epoch, of.incarnation);
         of.journal.push(Record::Begin { trial, epoch });
-        self.ask_all(c, Phase::Run, move |_, _| Request::Run { epoch });
+        self.call_all(c, Phase::Run, move |_, _| Request::Run { epoch });
         let limit = Event::RunLimit { controller: c, incarnation, epoch };
-        self.after(TRIAL_MS + REPORT_LIMIT_MS, limit);
+        self.after(TRIAL_MS + REPORT_TIMEOUT_MS, limit);
     }
 
     /// Handles that some nodes have not reported in time.
@@ -376,7 +381,10 @@ impl World {
     }
 
     fn reset_all(&mut self, c: usize, end: End) {
-        self.ask_all(c, Phase::Reset(end), |of, _| Request::Reset { run: of.run, epoch: of.epoch });
+        self.call_all(c, Phase::Reset(end), |of, _| Request::Reset {
+            run: of.run,
+            epoch: of.epoch,
+        });
     }
 
     /// Records a trial, and repeats it once if a node was lost.
@@ -405,13 +413,13 @@ impl World {
         match end {
             End::NotRun { lost: true } | End::Ran { ok: false, lost: true } if !is_repeated => {
                 let until = self.now + AWAIT_NODES_MS;
-                self.ask_all(c, Phase::Await(end, until), |_, _| Request::Describe);
+                self.call_all(c, Phase::Await(end, until), |_, _| Request::Describe);
             }
-            _ => self.conclude(c, end),
+            _ => self.after_trial(c, end),
         }
     }
 
-    fn conclude(&mut self, c: usize, end: End) {
+    fn after_trial(&mut self, c: usize, end: End) {
         match end {
             End::NotRun { .. } => self.end_run(c),
             End::Ran { .. } => self.next_trial(c),
@@ -424,7 +432,7 @@ impl World {
             self.connections[connection].open[CONTROLLER] = false;
         }
         self.controllers[c].end();
-        let again = 1_000 + self.dice.roll(20_000);
+        let again = 1_000 + self.random.below(20_000);
         if !self.is_quiet() && !self.controllers[c].is_complete() {
             self.after(again, Event::Start { controller: c });
         }

@@ -99,7 +99,7 @@ pub struct Node {
     /// The largest generation since the state directory was created.
     last_generation: u64,
     /// Run and epoch of the trials that ran from beginning to end.
-    whole: BTreeSet<(String, u64)>,
+    completed: BTreeSet<(String, u64)>,
 }
 
 impl Node {
@@ -123,7 +123,7 @@ impl Node {
             undo_fails_until: 0,
             uses: Vec::new(),
             last_generation: 0,
-            whole: BTreeSet::new(),
+            completed: BTreeSet::new(),
         }
     }
 
@@ -133,7 +133,7 @@ impl Node {
 
     /// Returns whether a trial ran from beginning to end.
     pub fn ran(&self, run: usize, epoch: u64) -> bool {
-        self.whole.contains(&(run.to_string(), epoch))
+        self.completed.contains(&(run.to_string(), epoch))
     }
 
     /// Restarts the machine, with or without its state directory.
@@ -269,7 +269,7 @@ impl World {
 
     fn step_later(&mut self, node: usize) {
         let incarnation = self.nodes[node].incarnation;
-        let delay = 1 + self.dice.roll(STEP_MS);
+        let delay = 1 + self.random.below(STEP_MS);
         self.after(delay, Event::NodeStep { node, incarnation });
     }
 
@@ -362,7 +362,7 @@ impl World {
             return;
         }
         let whole = (holder.run_id.clone(), epoch);
-        of.whole.insert(whole);
+        of.completed.insert(whole);
         let reported = of.report(Command::RunDone);
         let stream = of.stream.take();
         if let Err(refused) = reported {

@@ -57,20 +57,20 @@ fn keepalive_outlasts_what_tcp_repeats_after_three_seconds() {
 
 /// Numbers that the seed determines (splitmix64).
 #[derive(Debug)]
-pub struct Dice(pub u64);
+pub struct Random(pub u64);
 
-impl Dice {
-    /// Returns a number below `sides`.
-    pub fn roll(&mut self, sides: u64) -> u64 {
+impl Random {
+    /// Returns a number below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % sides
+        (mixed ^ (mixed >> 31)) % bound
     }
 
     pub fn chance(&mut self, percent: u64) -> bool {
-        self.roll(100) < percent
+        self.below(100) < percent
     }
 }
 
@@ -182,7 +182,7 @@ pub enum Event {
 pub struct World {
     pub now: Ms,
     pub flaw: Flaw,
-    pub dice: Dice,
+    pub random: Random,
     queue: BTreeMap<(Ms, u64), Event>,
     next: u64,
     pub connections: Vec<Connection>,
@@ -200,7 +200,7 @@ impl World {
         let mut world = Self {
             now: 0,
             flaw,
-            dice: Dice(seed),
+            random: Random(seed),
             queue: BTreeMap::new(),
             next: 0,
             connections: Vec::new(),
@@ -210,13 +210,13 @@ impl World {
             violation: None,
             faults: Vec::new(),
         };
-        for _ in 0..=world.dice.roll(8) {
-            let (at, fault) = (world.dice.roll(FAULTS_MS), world.draw_fault());
+        for _ in 0..=world.random.below(8) {
+            let (at, fault) = (world.random.below(FAULTS_MS), world.draw_fault());
             world.faults.push((at, fault.clone()));
             world.at(at, Event::Fault(fault));
         }
         for controller in 0..CONTROLLERS {
-            let at = world.dice.roll(10_000);
+            let at = world.random.below(10_000);
             world.at(at, Event::Start { controller });
         }
         world.at(WATCH_MS, Event::Watch);
@@ -224,16 +224,19 @@ impl World {
     }
 
     fn draw_fault(&mut self) -> Fault {
-        let (node, controller) =
-            (self.dice.roll(NODES as u64) as usize, self.dice.roll(CONTROLLERS as u64) as usize);
-        let (down, length) = (100 + self.dice.roll(5_000), 100 + self.dice.roll(FAULT_MS - 100));
-        match self.dice.roll(9) {
+        let (node, controller) = (
+            self.random.below(NODES as u64) as usize,
+            self.random.below(CONTROLLERS as u64) as usize,
+        );
+        let (down, length) =
+            (100 + self.random.below(5_000), 100 + self.random.below(FAULT_MS - 100));
+        match self.random.below(9) {
             0 | 1 => {
-                let towards = self.dice.roll(2) as usize;
+                let towards = self.random.below(2) as usize;
                 Fault::Cut { controller, node, towards, length }
             }
             2 => Fault::CrashNode { node, down },
-            3 => Fault::RebootNode { node, down: 2 * down, keeps_state: self.dice.chance(50) },
+            3 => Fault::RebootNode { node, down: 2 * down, keeps_state: self.random.chance(50) },
             4 => Fault::PauseNode { node, length },
             5 => Fault::CrashController { controller },
             6 => Fault::PauseController { controller, length },
@@ -269,7 +272,7 @@ impl World {
             }
             let ((at, _), event) = entry.remove_entry();
             self.now = at;
-            self.happen(event);
+            self.dispatch(event);
             self.check_changes();
             if let Some(violation) = self.violation.take() {
                 return Err(format!("after {} ms: {violation}", self.now));
@@ -325,7 +328,7 @@ impl World {
         }
     }
 
-    fn happen(&mut self, event: Event) {
+    fn dispatch(&mut self, event: Event) {
         let stopped_until = self.stopped_until(&event);
         if stopped_until > self.now {
             return self.at(stopped_until, event);
@@ -362,12 +365,12 @@ impl World {
                 }
             }
             Event::Start { controller } => self.start_controller(controller),
-            Event::Fault(fault) => self.fail(&fault),
+            Event::Fault(fault) => self.inject(&fault),
             Event::Watch => self.watch(),
         }
     }
 
-    fn fail(&mut self, fault: &Fault) {
+    fn inject(&mut self, fault: &Fault) {
         let now = self.now;
         match *fault {
             Fault::Cut { controller, node, towards, length } => {
@@ -381,7 +384,7 @@ impl World {
             Fault::PauseNode { node, length } => self.nodes[node].stopped_until = now + length,
             Fault::CrashController { controller } => {
                 self.controllers[controller].end();
-                let again = 1_000 + self.dice.roll(10_000);
+                let again = 1_000 + self.random.below(10_000);
                 self.after(again, Event::Start { controller });
             }
             Fault::PauseController { controller, length } => {
@@ -407,12 +410,12 @@ impl World {
     }
 
     pub fn send(&mut self, connection: usize, towards: usize, call: u64, message: Message) {
-        let late = if self.dice.chance(5) { self.dice.roll(2_000) } else { 0 };
-        let delay = 1 + self.dice.roll(40) + late;
-        if self.dice.chance(3) {
+        let late = if self.random.chance(5) { self.random.below(2_000) } else { 0 };
+        let delay = 1 + self.random.below(40) + late;
+        if self.random.chance(3) {
             // Nobody waits for the reply to a copy.
             let (message, call) = (message.clone(), NO_CALL);
-            let delay = delay + 1 + self.dice.roll(2_000);
+            let delay = delay + 1 + self.random.below(2_000);
             self.after(delay, Event::Deliver { connection, towards, call, message });
         }
         self.after(delay, Event::Deliver { connection, towards, call, message });

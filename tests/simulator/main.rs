@@ -5,7 +5,7 @@
 use std::sync::LazyLock;
 
 use ccbench_tests::run_files::{Contents, assert_equal, tables, tables_and_summaries};
-use ccbench_tests::{Bench, SETUP_LIMIT, csv, text, wait_for};
+use ccbench_tests::{Bench, SETUP_TIMEOUT, csv, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
 mod artifact;
@@ -149,7 +149,7 @@ fn an_interrupted_run_is_resumed() {
         let journal = std::fs::read_to_string(dir.join("journal.ndjson")).unwrap_or_default();
         journal.matches("\"trial_end\"").count() >= 2
     };
-    wait_for("two trials", SETUP_LIMIT, committed);
+    wait_for("two trials", SETUP_TIMEOUT, committed);
     let pid = Pid::from_raw(i32::try_from(controller.id()).unwrap()).unwrap();
     kill_process(pid, Signal::INT).unwrap();
     let status = controller.wait().unwrap();

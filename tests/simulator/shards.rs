@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use ccbench_tests::run_files::{Contents, assert_equal, tables, tables_and_summaries};
 use ccbench_tests::s3::S3Server;
-use ccbench_tests::{Bench, SETUP_LIMIT, text, wait_for};
+use ccbench_tests::{Bench, SETUP_TIMEOUT, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::repeat::{COMPARED, LOOSE, record};
@@ -127,7 +127,7 @@ fn a_terminated_shard_goes_on() {
     let arguments = ["run", &plan, "--sim", "--jobs", "1", "--shard", "1/1", "--out", "shards"];
     let mut attempt = bench.spawn(&arguments);
     let commits = || count(&bench.path("shards/commits"));
-    wait_for("two trials", SETUP_LIMIT, || commits() >= 2);
+    wait_for("two trials", SETUP_TIMEOUT, || commits() >= 2);
     let pid = Pid::from_raw(i32::try_from(attempt.id()).unwrap()).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
     assert_eq!(attempt.wait().unwrap().code(), Some(143), "{}", bench.printed());

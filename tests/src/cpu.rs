@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use crate::skip::skip;
 
 /// Sleep of the watching thread. Lateness up to `SLACK` is caused by the timer (50 us by default) and the wakeup.
-const NAP: Duration = Duration::from_millis(1);
+const SLEEP: Duration = Duration::from_millis(1);
 const SLACK: Duration = Duration::from_micros(500);
 
 /// `/proc` counts in ticks of `USER_HZ`. On a machine with many CPUs, their number exceeds 32 bits after some days.
@@ -78,7 +78,7 @@ pub struct CpuReport {
     /// Time that the hypervisor gave to others, summed over all CPUs.
     pub steal: Duration,
     /// CPU time of processes outside this process's tree.
-    pub others: Duration,
+    pub other_processes: Duration,
 }
 
 impl CpuReport {
@@ -88,7 +88,7 @@ impl CpuReport {
     }
 
     fn was_taken(&self, tolerance: Duration) -> bool {
-        self.steal + self.others > tolerance
+        self.steal + self.other_processes > tolerance
     }
 
     /// Runs assertions about time that tolerate missing CPU time of `tolerance`. Returns `None` if they fail and more than that was
@@ -97,10 +97,10 @@ impl CpuReport {
     /// # Panics
     /// Panics if the assertions do, unless CPU time was missing.
     pub fn check<T>(&self, tolerance: Duration, assertions: impl FnOnce() -> T) -> Option<T> {
-        self.excuse(self.is_short(tolerance), assertions)
+        self.skip_if(self.is_short(tolerance), assertions)
     }
 
-    fn excuse<T>(&self, is_short: bool, assertions: impl FnOnce() -> T) -> Option<T> {
+    fn skip_if<T>(&self, is_short: bool, assertions: impl FnOnce() -> T) -> Option<T> {
         match catch_unwind(AssertUnwindSafe(assertions)) {
             Ok(value) => Some(value),
             Err(panic) if is_short => {
@@ -124,7 +124,7 @@ impl CpuReport {
         let journals =
             results.iter().map(|dir| std::fs::read_to_string(dir.join("journal.ndjson")));
         let all: String = journals.map(Result::unwrap_or_default).collect();
-        self.excuse(self.disturbed_run(&all), assertions)
+        self.skip_if(self.disturbed_run(&all), assertions)
     }
 
     fn disturbed_run(&self, journals: &str) -> bool {
@@ -142,7 +142,7 @@ impl std::fmt::Display for CpuReport {
             ms(self.waited),
             ms(self.longest),
             ms(self.steal),
-            ms(self.others)
+            ms(self.other_processes)
         )
     }
 }
@@ -162,13 +162,13 @@ impl CpuWatch {
         self.stop.store(true, Ordering::Relaxed);
         let (waited, longest) = self.sleeper.join().unwrap_or_default();
         let since = |now: Duration, then: Duration| now.saturating_sub(then);
-        let own = since(now.own, self.counters.own);
+        let own = since(now.own_processes, self.counters.own_processes);
         CpuReport {
             elapsed,
             waited,
             longest,
             steal: since(now.steal, self.counters.steal),
-            others: since(since(now.busy, self.counters.busy), own),
+            other_processes: since(since(now.busy, self.counters.busy), own),
         }
     }
 }
@@ -191,8 +191,8 @@ fn sum_delays(stop: &AtomicBool) -> (Duration, Duration) {
     let (mut sum, mut longest) = (Duration::ZERO, Duration::ZERO);
     while !stop.load(Ordering::Relaxed) {
         let begin = Instant::now();
-        std::thread::sleep(NAP);
-        let late = begin.elapsed().saturating_sub(NAP);
+        std::thread::sleep(SLEEP);
+        let late = begin.elapsed().saturating_sub(SLEEP);
         if late > SLACK {
             sum += late;
             longest = longest.max(late);
@@ -207,14 +207,18 @@ struct Counters {
     /// CPU time of all processes.
     busy: Duration,
     /// CPU time of this process and its descendants, including those that they have waited for.
-    own: Duration,
+    own_processes: Duration,
 }
 
 impl Counters {
     fn read() -> Self {
         let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
         let (busy, steal) = host_ticks(&text);
-        Self { steal: ticks(steal), busy: ticks(busy), own: ticks(tree_ticks(std::process::id())) }
+        Self {
+            steal: ticks(steal),
+            busy: ticks(busy),
+            own_processes: ticks(tree_ticks(std::process::id())),
+        }
     }
 }
 
@@ -266,7 +270,7 @@ mod tests {
             waited: MS * waited,
             longest: MS,
             steal: MS * steal,
-            others: MS * others,
+            other_processes: MS * others,
         }
     }
 

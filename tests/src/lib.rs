@@ -33,7 +33,7 @@ pub fn source_root() -> PathBuf {
 ///
 /// # Errors
 /// Those of the call, except for [`std::io::ErrorKind::Interrupted`].
-pub fn uninterrupted<T>(mut call: impl FnMut() -> std::io::Result<T>) -> std::io::Result<T> {
+pub fn retry_on_intr<T>(mut call: impl FnMut() -> std::io::Result<T>) -> std::io::Result<T> {
     loop {
         match call() {
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
@@ -268,7 +268,7 @@ fn namespace_of(pid: &str) -> Option<PathBuf> {
 
 /// Longest [wait](wait_for) for what a test needs before it can go on: a program that starts, a trial that begins. The test does not
 /// measure this, so the limit is long enough for a machine that has just booted or is busy.
-pub const SETUP_LIMIT: Duration = Duration::from_secs(120);
+pub const SETUP_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Waits until `fact` holds.
 ///
@@ -276,12 +276,12 @@ pub const SETUP_LIMIT: Duration = Duration::from_secs(120);
 /// Panics if it does not hold within `limit`; `what` names the fact. The limit is counted in naps of 20 ms, so that time without the CPU
 /// does not shorten it.
 pub fn wait_for(what: &str, limit: Duration, mut fact: impl FnMut() -> bool) {
-    const NAP: Duration = Duration::from_millis(20);
-    for _ in 0..=limit.as_millis() / NAP.as_millis() {
+    const POLL_INTERVAL: Duration = Duration::from_millis(20);
+    for _ in 0..=limit.as_millis() / POLL_INTERVAL.as_millis() {
         if fact() {
             return;
         }
-        std::thread::sleep(NAP);
+        std::thread::sleep(POLL_INTERVAL);
     }
     panic!("waited {} s for: {what}", limit.as_secs());
 }

@@ -2,7 +2,7 @@
 
 use std::process::{Child, Command, Stdio};
 
-use crate::{SETUP_LIMIT, check_root, namespace_of, wait_for};
+use crate::{SETUP_TIMEOUT, check_root, namespace_of, wait_for};
 
 /// Maximum life of a namespace whose test was killed, seconds.
 const HOLDER_S: &str = "20000";
@@ -22,7 +22,7 @@ impl Namespace {
         check_root();
         let holder = Command::new("unshare").args(["-n", "sleep", HOLDER_S]).spawn().unwrap();
         let pid = holder.id().to_string();
-        wait_for("the namespace", SETUP_LIMIT, || {
+        wait_for("the namespace", SETUP_TIMEOUT, || {
             namespace_of(&pid).is_some_and(|link| Some(link) != namespace_of("self"))
         });
         let namespace = Self { holder };

@@ -1,7 +1,7 @@
 //! What a trial may change on a node, as text for comparison.
 
 /// Returns the state of a network namespace with these interfaces. `run` executes a shell command inside and returns its output.
-pub fn everything(run: impl Fn(&str) -> String, devs: &[&str]) -> String {
+pub fn read_state(run: impl Fn(&str) -> String, devs: &[&str]) -> String {
     let mut commands: Vec<String> = [
         "ip -d link",
         "ip address",

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::port::ReservedPort;
 use crate::skip::skip;
-use crate::{SETUP_LIMIT, python_program, wait_for};
+use crate::{SETUP_TIMEOUT, python_program, wait_for};
 
 /// A server. Dropping it ends it.
 pub struct S3Server {
@@ -36,7 +36,7 @@ impl S3Server {
         };
         let server = Self { child, port };
         let answers = || TcpStream::connect(server.port.address()).is_ok();
-        wait_for("the S3 server", SETUP_LIMIT, answers);
+        wait_for("the S3 server", SETUP_TIMEOUT, answers);
         Some(server)
     }
 

@@ -61,7 +61,7 @@ fn main() {
             boot: None,
         });
         let service = AgentServer::new(AgentService::new(executor, generators, vec![]));
-        let service = service.max_decoding_message_size(wire::MESSAGE_LIMIT);
+        let service = service.max_decoding_message_size(wire::MAX_MESSAGE_BYTES);
         let incoming =
             TcpListenerStream::new(tokio::net::TcpListener::bind(address).await.unwrap());
         tonic::transport::Server::builder().serve_with_incoming(service, incoming).await.unwrap();

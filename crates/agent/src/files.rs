@@ -31,7 +31,7 @@ struct File {
 
 impl Default for Files {
     fn default() -> Self {
-        let room = Arc::new(Semaphore::new(wire::FILES_LIMIT / KIB));
+        let room = Arc::new(Semaphore::new(wire::MAX_FILES_BYTES / KIB));
         Self { held: Arc::default(), room }
     }
 }
@@ -40,7 +40,7 @@ impl Files {
     /// Receives a file and returns its SHA-256.
     ///
     /// # Errors
-    /// The files held would exceed [`wire::FILES_LIMIT`] bytes, or the stream broke.
+    /// The files held would exceed [`wire::MAX_FILES_BYTES`] bytes, or the stream broke.
     pub async fn receive(
         &self,
         mut stream: impl Stream<Item = Result<wire::FileChunk, Status>> + Unpin,
@@ -51,7 +51,7 @@ impl Files {
             let data = chunk?.data;
             let kib = u32::try_from(data.len().div_ceil(KIB)).unwrap_or(u32::MAX);
             let permit = Arc::clone(&self.room).try_acquire_many_owned(kib).map_err(|_| {
-                let limit_mib = wire::FILES_LIMIT >> 20;
+                let limit_mib = wire::MAX_FILES_BYTES >> 20;
                 Status::resource_exhausted(format!(
                     "this node holds at most {limit_mib} MiB of files for all controllers together; use shorter traces"
                 ))
@@ -143,14 +143,14 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert!(resolve(&files, &mut request()).unwrap_err().message().contains("a.trace"));
-        assert_eq!(files.room.available_permits(), wire::FILES_LIMIT / KIB);
+        assert_eq!(files.room.available_permits(), wire::MAX_FILES_BYTES / KIB);
     }
 
     #[tokio::test]
     async fn all_files_together_are_bounded() {
         let files = Files::default();
         let (_end, connection) = ConnectionHandle::example();
-        let half = wire::FILES_LIMIT / 2 / (256 * KIB);
+        let half = wire::MAX_FILES_BYTES / 2 / (256 * KIB);
         files.receive(chunks(half, 256 * KIB), connection.clone()).await.unwrap();
         // A second, unfinished file.
         let unfinished = chunks(half, 256 * KIB).chain(tokio_stream::pending());

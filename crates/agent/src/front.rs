@@ -53,7 +53,7 @@ impl FrontService {
             return Err(Status::internal("the request has no connection (a bug in ccbench)"));
         };
         let channel = self.upstream(&controller).await?;
-        let worker = AgentClient::new(channel).max_decoding_message_size(wire::MESSAGE_LIMIT);
+        let worker = AgentClient::new(channel).max_decoding_message_size(wire::MAX_MESSAGE_BYTES);
         // The controller's metadata is not passed on.
         let mut passed_on = Request::new(request.into_inner());
         caller::insert(&controller, passed_on.metadata_mut());

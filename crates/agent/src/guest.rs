@@ -280,8 +280,8 @@ async fn connect(
         impossible: false,
     })?;
     let mut client = AgentClient::new(channel)
-        .max_decoding_message_size(wire::MESSAGE_LIMIT)
-        .max_encoding_message_size(wire::MESSAGE_LIMIT);
+        .max_decoding_message_size(wire::MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(wire::MAX_MESSAGE_BYTES);
     let info = call(node, LabStep::Describe, client.describe(wire::DescribeRequest {})).await?;
     Ok((client, info))
 }

@@ -36,7 +36,7 @@ use crate::tls::{self, Trust};
 use crate::undo::{self, Undo};
 
 /// Concurrent requests per connection. A controller has at most two: a stream and a reset. Each unfinished request
-/// holds [`wire::REMOTE_MESSAGE_LIMIT`], and a certificate may have 16 connections.
+/// holds [`wire::MAX_REMOTE_MESSAGE_BYTES`], and a certificate may have 16 connections.
 const MAX_STREAMS: u32 = 3;
 /// Limit for the headers of one request.
 const MAX_HEADER_BYTES: u32 = 16 << 10;
@@ -49,8 +49,8 @@ pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Resu
     let node = Node::open(&args.machine, args.netns.as_deref(), cc_digests(args))?;
     let audit = node.audit.clone();
     let longest = match &args.listen {
-        Listen::Unix(_) => wire::MESSAGE_LIMIT,
-        Listen::Tcp(_) => wire::REMOTE_MESSAGE_LIMIT,
+        Listen::Unix(_) => wire::MAX_MESSAGE_BYTES,
+        Listen::Tcp(_) => wire::MAX_REMOTE_MESSAGE_BYTES,
     };
     let trust = match &args.listen {
         Listen::Unix(_) => None,
@@ -90,7 +90,7 @@ pub async fn worker(
         [] => Scopes::all(),
         given => given.iter().copied().collect(),
     };
-    let service = node.service(wire::REMOTE_MESSAGE_LIMIT);
+    let service = node.service(wire::MAX_REMOTE_MESSAGE_BYTES);
     let service = Authorized::behind_front(service, limit, audit.clone());
     let (stop, stopped) = stop();
     let server = async {
@@ -142,7 +142,7 @@ pub async fn front(args: &FrontArgs, shutdown: impl Future<Output = ()>) -> Resu
     }
     let audit = open_audit(&args.state_dir, args.audit_size)?;
     let service = AgentServer::new(FrontService::new(args.worker.clone()))
-        .max_decoding_message_size(wire::REMOTE_MESSAGE_LIMIT);
+        .max_decoding_message_size(wire::MAX_REMOTE_MESSAGE_BYTES);
     let service = Authorized::new(service, Some(trust.clone()), audit.clone());
     let (stop, stopped) = stop();
     let server = serve_tcp(address, Some(trust), service, audit.clone(), stopped);

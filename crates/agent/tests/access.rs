@@ -17,7 +17,7 @@ use access_support::{
 use ccbench_agent::undo::{Step, Undo};
 use ccbench_proto::scope::{Rpc, Scope};
 use ccbench_proto::wire;
-use ccbench_tests::uninterrupted;
+use ccbench_tests::retry_on_intr;
 use serde_json::Value;
 use support::{AGENT, IDLE_PLAN, now_ns, prepare, wait_for};
 use tonic::Code;
@@ -319,7 +319,7 @@ async fn the_service_manager_is_notified() {
         || !received.contains(&"READY=1".to_owned())
     {
         let mut buffer = [0; 64];
-        let length = uninterrupted(|| receiver.recv(&mut buffer)).unwrap();
+        let length = retry_on_intr(|| receiver.recv(&mut buffer)).unwrap();
         received.push(String::from_utf8_lossy(&buffer[..length]).into_owned());
     }
     let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
@@ -327,6 +327,6 @@ async fn the_service_manager_is_notified() {
     assert!(child.wait().unwrap().success());
     let mut buffer = [0; 64];
     while !buffer.starts_with(b"STOPPING=1") {
-        uninterrupted(|| receiver.recv(&mut buffer)).unwrap();
+        retry_on_intr(|| receiver.recv(&mut buffer)).unwrap();
     }
 }

@@ -258,7 +258,7 @@ async fn silent_connections_keep_nobody_out_and_are_closed() {
     agent.ask(Some(own)).await.unwrap();
     for mut stream in silent {
         stream.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
-        let end = ccbench_tests::uninterrupted(|| stream.read(&mut [0]));
+        let end = ccbench_tests::retry_on_intr(|| stream.read(&mut [0]));
         let reset = |error: std::io::Error| error.kind() == std::io::ErrorKind::ConnectionReset;
         assert!(end.map_or_else(reset, |read| read == 0), "it is still open");
     }
@@ -337,7 +337,7 @@ async fn unfinished_requests_of_a_certificate_are_bounded() {
     let streams = usize::try_from(streams.unwrap_or(u32::MAX)).unwrap();
     assert!(streams >= 2, "a controller has a stream and a reset");
     let held = CONNECTIONS_OF_A_CERTIFICATE.saturating_mul(streams);
-    let held = held.saturating_mul(wire::REMOTE_MESSAGE_LIMIT);
+    let held = held.saturating_mul(wire::MAX_REMOTE_MESSAGE_BYTES);
     assert!(held < 64 << 20, "{streams} requests of each connection hold {held} bytes");
 }
 
@@ -364,10 +364,10 @@ async fn a_controller_that_dies_before_the_run_frees_its_node() {
 async fn requests_over_a_network_are_short_and_traces_come_in_parts() {
     let agent = TlsAgent::start().await;
     let mut client = agent.client(tls::issue(&agent.ca, agent.dir.path(), "controller")).await;
-    let long = IDLE_PLAN.to_owned() + &"#".repeat(wire::REMOTE_MESSAGE_LIMIT);
+    let long = IDLE_PLAN.to_owned() + &"#".repeat(wire::MAX_REMOTE_MESSAGE_BYTES);
     let refused = client.prepare(prepare(&long, "one", 1)).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::OutOfRange, "{refused:?}");
-    let parts: Vec<Vec<u8>> = (0..20).map(|part| vec![part; wire::FILE_CHUNK]).collect();
+    let parts: Vec<Vec<u8>> = (0..20).map(|part| vec![part; wire::FILE_CHUNK_BYTES]).collect();
     let chunks = parts.clone().into_iter().map(|data| wire::FileChunk { data });
     let sent = client.put_file(tokio_stream::iter(chunks)).await.unwrap().into_inner();
     assert_eq!(sent.sha256, ccbench_proto::plan::digest_bytes(&parts.concat()));

@@ -14,7 +14,7 @@ use ccbench_proto::wire::{self, Role, Side, run_event::Of};
 use ccbench_tests::cpu::{CpuReport, CpuWatch};
 use serde_json::Value;
 use support::{
-    Agent, Namespace, Turn, difference, everything, now_ns, prepare, wait_for, wired_namespaces,
+    Agent, Namespace, Turn, difference, now_ns, prepare, read_state, wait_for, wired_namespaces,
 };
 use tonic::transport::Channel;
 
@@ -62,7 +62,7 @@ struct Nodes {
 
 /// Returns all that a trial may change, except the machine's list of congestion controls, which other tests change, too.
 fn own_state(namespace: &Namespace, dev: &str) -> String {
-    let all = everything(namespace, &[dev]);
+    let all = read_state(namespace, &[dev]);
     all.lines()
         .filter(|line| !line.contains("_congestion_control"))
         .map(|l| format!("{l}\n"))

@@ -75,7 +75,7 @@ async fn a_trial_runs_through_front_and_worker() {
     let mut client = client_of(&agent, 2, &[Scope::Run]).await;
     let info = client.describe(wire::DescribeRequest {}).await.unwrap().into_inner();
     assert!(!info.kernel.is_empty());
-    let parts = [vec![1; wire::FILE_CHUNK], vec![2; 1000]];
+    let parts = [vec![1; wire::FILE_CHUNK_BYTES], vec![2; 1000]];
     let chunks = parts.clone().map(|data| wire::FileChunk { data });
     let sent = client.put_file(tokio_stream::iter(chunks)).await.unwrap().into_inner();
     assert_eq!(sent.sha256, digest_bytes(&parts.concat()));
@@ -361,7 +361,7 @@ async fn a_stopped_worker_ends_the_stream_of_a_controller() {
 async fn a_file_that_the_front_refuses_is_refused_as_by_one_process() {
     let refusal = async |agent: &Agent| {
         let mut client = client_of(agent, 2, &[Scope::Run]).await;
-        let parts = [100, wire::REMOTE_MESSAGE_LIMIT + 1].map(|bytes| vec![7; bytes]);
+        let parts = [100, wire::MAX_REMOTE_MESSAGE_BYTES + 1].map(|bytes| vec![7; bytes]);
         let parts = parts.map(|data| wire::FileChunk { data });
         let refused = client.put_file(tokio_stream::iter(parts)).await.unwrap_err();
         client.reset(wire::ResetRequest::default()).await.unwrap();

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use ccbench_proto::sealed_line::{seal, unseal};
 use ccbench_proto::wire;
 use ccbench_tests::skip::skip;
-use support::{AGENT, Agent, LOOPBACK_PLAN, Namespace, difference, everything, prepare, wait_for};
+use support::{AGENT, Agent, LOOPBACK_PLAN, Namespace, difference, prepare, read_state, wait_for};
 
 /// One link of each backend, each on one end of a pair, and a sysctl.
 const PAIR_PLAN: &str = r#"
@@ -66,10 +66,10 @@ fn make_pair(namespace: &Namespace, address: &str) {
 
 /// Waits until the state is stable: the kernel reports late that a new pair is up, and its addresses are tentative at first.
 async fn settled(namespace: &Namespace) -> String {
-    let mut last = everything(namespace, &DEVS);
+    let mut last = read_state(namespace, &DEVS);
     loop {
         tokio::time::sleep(std::time::Duration::from_millis(300)).await;
-        let now = everything(namespace, &DEVS);
+        let now = read_state(namespace, &DEVS);
         if now == last && !now.contains("tentative") {
             return now;
         }
@@ -94,13 +94,13 @@ async fn the_next_start_undoes_a_killed_agent() {
     let namespace = pair();
     let before = settled(&namespace).await;
     let mut agent = dead_agent(&namespace).await;
-    let dirty = difference(&before, &everything(&namespace, &DEVS));
+    let dirty = difference(&before, &read_state(&namespace, &DEVS));
     for part in ["ccbu50a", "htb", "clsact", "mirred", "slow_start_after_idle", "segmentation"] {
         assert!(dirty.contains(part), "{part} is not in\n{dirty}");
     }
     agent.again(namespace.enter());
     drop(agent.connect().await);
-    let after = everything(&namespace, &DEVS);
+    let after = read_state(&namespace, &DEVS);
     assert_eq!(difference(&before, &after), "");
     assert_eq!(before, after);
     assert_eq!(std::fs::read(agent.state_dir().join("undo.ndjson")).unwrap(), b"");
@@ -142,8 +142,8 @@ async fn undo_enters_the_namespace_of_the_changes() {
     for part in ["undone: link user on v0", "undone: offloads of v0", "undone: sysctl"] {
         assert!(printed.contains(part), "no `{part}`: {printed}");
     }
-    assert_eq!(difference(&before, &everything(&namespace, &DEVS)), "");
-    assert_eq!(difference(&other, &everything(&elsewhere, &DEVS)), "");
+    assert_eq!(difference(&before, &read_state(&namespace, &DEVS)), "");
+    assert_eq!(difference(&other, &read_state(&elsewhere, &DEVS)), "");
     assert_eq!(agent.undo(&elsewhere), "", "nothing is left to undo");
 }
 
@@ -154,8 +154,8 @@ async fn the_next_start_in_another_namespace_undoes_a_killed_agent() {
     let mut agent = dead_agent_of_another_namespace(&namespace).await;
     agent.again(elsewhere.enter());
     drop(agent.connect().await);
-    assert_eq!(difference(&before, &everything(&namespace, &DEVS)), "");
-    assert_eq!(difference(&other, &everything(&elsewhere, &DEVS)), "");
+    assert_eq!(difference(&before, &read_state(&namespace, &DEVS)), "");
+    assert_eq!(difference(&other, &read_state(&elsewhere, &DEVS)), "");
 }
 
 #[tokio::test]
@@ -173,7 +173,7 @@ async fn changes_in_a_namespace_that_is_gone_are_dropped() {
         assert!(printed.contains(part), "no `{part}`: {printed}");
     }
     assert!(!printed.contains("undone: link"), "{printed}");
-    assert_eq!(difference(&other, &everything(&elsewhere, &DEVS)), "");
+    assert_eq!(difference(&other, &read_state(&elsewhere, &DEVS)), "");
     assert_eq!(std::fs::read(agent.state_dir().join("undo.ndjson")).unwrap(), b"");
 }
 
@@ -226,7 +226,7 @@ async fn a_journal_of_an_earlier_boot_is_discarded() {
     let dirty = settled(&namespace).await;
     agent.again(namespace.enter());
     drop(agent.connect().await);
-    assert_eq!(difference(&dirty, &everything(&namespace, &DEVS)), "");
+    assert_eq!(difference(&dirty, &read_state(&namespace, &DEVS)), "");
     assert_eq!(std::fs::read(&journal).unwrap(), b"");
 }
 
@@ -252,11 +252,11 @@ async fn a_full_disk_fails_the_prepare_and_all_is_undone() {
     for part in ["undo.ndjson", "No space left", "--state-dir"] {
         assert!(refused.message().contains(part), "{refused:?}");
     }
-    assert_eq!(difference(&before, &everything(&namespace, &DEVS)), "");
+    assert_eq!(difference(&before, &read_state(&namespace, &DEVS)), "");
     // The node is free, and requests that fit are still possible.
     client.prepare(prepare(PAIR_PLAN, "one", 2)).await.unwrap();
     client.reset(wire::ResetRequest::default()).await.unwrap();
-    assert_eq!(difference(&before, &everything(&namespace, &DEVS)), "");
+    assert_eq!(difference(&before, &read_state(&namespace, &DEVS)), "");
 }
 
 #[tokio::test]
@@ -285,9 +285,9 @@ async fn settings_that_change_others_are_undone_with_them() {
                     \"net.ipv4.conf.v0.rp_filter\" = 2";
     let plan = PAIR_PLAN.replace("idle\" = 0", settings);
     client.prepare(prepare(&plan, "one", 1)).await.unwrap();
-    assert!(difference(&before, &everything(&namespace, &DEVS)).contains("v1.rp_filter = 1"));
+    assert!(difference(&before, &read_state(&namespace, &DEVS)).contains("v1.rp_filter = 1"));
     client.reset(wire::ResetRequest::default()).await.unwrap();
-    assert_eq!(difference(&before, &everything(&namespace, &DEVS)), "");
+    assert_eq!(difference(&before, &read_state(&namespace, &DEVS)), "");
 }
 
 /// Returns the mount point of control groups version 2, if this machine lets us create a group there.
@@ -470,7 +470,7 @@ async fn what_cannot_be_undone_is_reported_and_blocks_the_next_trial() {
     // The changes are undone as soon as that is possible.
     client.prepare(prepare(PAIR_PLAN, "one", 2)).await.unwrap();
     client.reset(wire::ResetRequest::default()).await.unwrap();
-    assert_eq!(difference(&before, &everything(&namespace, &DEVS)), "");
+    assert_eq!(difference(&before, &read_state(&namespace, &DEVS)), "");
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::pair::{Pair, Rows};
 use support::{
-    AGENT, Agent, LOOPBACK_PLAN, Namespace, Turn, difference, everything, prepare, wait_for,
+    AGENT, Agent, LOOPBACK_PLAN, Namespace, Turn, difference, prepare, read_state, wait_for,
     wait_for_setup,
 };
 
@@ -61,7 +61,7 @@ async fn missing_iperf3_has_a_hint() {
         command
     });
     let mut client = agent.connect().await;
-    let before = everything(&namespace, &["lo"]);
+    let before = read_state(&namespace, &["lo"]);
     let info = client.describe(wire::DescribeRequest {}).await.unwrap().into_inner();
     assert_eq!(info.iperf3_version, "");
     assert!(info.notes.iter().any(|note| note.contains("install")), "{:?}", info.notes);
@@ -74,7 +74,7 @@ async fn missing_iperf3_has_a_hint() {
             "{message}"
         );
     }
-    assert_eq!(difference(&before, &everything(&namespace, &["lo"])), "");
+    assert_eq!(difference(&before, &read_state(&namespace, &["lo"])), "");
 }
 
 /// A listener inside a namespace; killed on drop.
@@ -195,15 +195,15 @@ async fn what_a_killed_worker_changed_is_undone() {
     let mut worker = command.arg(&state).spawn().unwrap();
     let connects = || std::os::unix::net::UnixStream::connect(&socket).is_ok();
     wait_for_setup("the worker's socket", connects).await;
-    let before = everything(&namespace, &["lo"]);
+    let before = read_state(&namespace, &["lo"]);
     let channel = tonic::transport::Endpoint::from_shared(listen).unwrap().connect().await.unwrap();
     let mut client = wire::agent_client::AgentClient::new(channel);
     let request = prepare(LOOPBACK_PLAN, "one", 1);
     client.prepare(for_caller(request, "alice", &Scope::ALL)).await.unwrap();
-    assert_ne!(everything(&namespace, &["lo"]), before, "the plan sets a sysctl");
+    assert_ne!(read_state(&namespace, &["lo"]), before, "the plan sets a sysctl");
     worker.kill().unwrap();
     worker.wait().unwrap();
     let undone = namespace.run(&[AGENT, "undo", "--state-dir", state.to_str().unwrap()]);
     assert!(undone.contains("undone: "), "{undone}");
-    assert_eq!(everything(&namespace, &["lo"]), before);
+    assert_eq!(read_state(&namespace, &["lo"]), before);
 }

@@ -173,7 +173,7 @@ async fn prepare_in_parts(
     let mut request = prepare(&plan, "one", epoch);
     for (name, content) in std::mem::take(&mut request.files) {
         let chunks: Vec<_> = content
-            .chunks(wire::FILE_CHUNK)
+            .chunks(wire::FILE_CHUNK_BYTES)
             .map(|data| wire::FileChunk { data: data.to_vec() })
             .collect();
         let sent = client.put_file(tokio_stream::iter(chunks)).await?.into_inner();

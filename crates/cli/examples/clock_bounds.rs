@@ -12,7 +12,7 @@ use tokio::process::Command;
 
 const OFFSET_S: i64 = 5_000;
 /// Time limit for the agent to start listening.
-const START_LIMIT: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
@@ -37,7 +37,7 @@ async fn main() -> ExitCode {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(START_LIMIT, listens).await.expect("the agent does not listen");
+    tokio::time::timeout(START_TIMEOUT, listens).await.expect("the agent does not listen");
     let offsets = ccbench::exchange_timestamps(socket, count).await.unwrap();
     let error_ns = |offset_ns: i64| offset_ns.abs_diff(OFFSET_S * 1_000_000_000);
     let wrong = offsets.iter().filter(|o| error_ns(o.offset_ns) > o.error_bound_ns).count();

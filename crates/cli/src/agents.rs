@@ -27,7 +27,7 @@ mod lost;
 pub use lost::after_loss;
 
 /// Time limit of a call to an agent outside a trial.
-pub const CALL_LIMIT: Duration = Duration::from_secs(15);
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 /// Number of timestamp exchanges before and after a trial with a node that does not share the controller's clock.
 const CLOCK_EXCHANGES: usize = 64;
 
@@ -89,7 +89,7 @@ impl AgentError {
     }
 
     /// Appends the errors of other nodes to the reason of this one.
-    fn with_others(mut self, others: impl Iterator<Item = Self>) -> Self {
+    fn with_other_errors(mut self, others: impl Iterator<Item = Self>) -> Self {
         let reason = match &mut self {
             Self::Call { reason, .. }
             | Self::Refused { reason, .. }
@@ -105,7 +105,7 @@ impl AgentError {
 }
 
 /// Returns the results of all nodes, or one error that names every node that failed.
-fn of_all<T>(results: Vec<Result<T, AgentError>>) -> Result<Vec<T>, AgentError> {
+fn all_or_error<T>(results: Vec<Result<T, AgentError>>) -> Result<Vec<T>, AgentError> {
     let (mut found, mut errors) = (Vec::with_capacity(results.len()), Vec::new());
     for result in results {
         match result {
@@ -116,7 +116,7 @@ fn of_all<T>(results: Vec<Result<T, AgentError>>) -> Result<Vec<T>, AgentError> 
     let mut errors = errors.into_iter();
     match errors.next() {
         None => Ok(found),
-        Some(first) => Err(first.with_others(errors)),
+        Some(first) => Err(first.with_other_errors(errors)),
     }
 }
 
@@ -167,7 +167,7 @@ impl Agents {
             info!(node, ?address, "connect");
             let channel = connect(&node, &address, tls).await?;
             let mut client =
-                AgentClient::new(channel).max_decoding_message_size(wire::MESSAGE_LIMIT);
+                AgentClient::new(channel).max_decoding_message_size(wire::MAX_MESSAGE_BYTES);
             let describe = client.describe(wire::DescribeRequest {});
             let info = call(&node, "describe", describe).await?;
             info!(node, kernel = info.kernel, agent = info.agent_version, "describe");
@@ -187,7 +187,7 @@ impl Agents {
             };
             Ok::<_, AgentError>((node, agent))
         });
-        let by_node = of_all(join_all(connects).await)?.into_iter().collect();
+        let by_node = all_or_error(join_all(connects).await)?.into_iter().collect();
         Ok(Self { by_node })
     }
 
@@ -203,7 +203,7 @@ impl Agents {
             let request = wire::ResetRequest { run_id: run_id.to_owned(), epoch: 0 };
             async move { call(node, "check access", client.reset(request)).await.map(drop) }
         });
-        of_all(join_all(calls).await).map(drop)
+        all_or_error(join_all(calls).await).map(drop)
     }
 
     /// Asks every node whether it would refuse to prepare a trial. Agents that do not know this call count as willing.
@@ -229,7 +229,7 @@ impl Agents {
                 call(node, "check", checked).await.map(drop)
             }
         });
-        of_all(join_all(calls).await).map(drop)
+        all_or_error(join_all(calls).await).map(drop)
     }
 
     /// Prepares every node. Adds generation and boot ID to `request`.
@@ -311,7 +311,7 @@ async fn connect(node: &str, address: &Address, tls: Option<&Tls>) -> Result<Cha
                 async move { tokio::net::UnixStream::connect(path).await.map(TokioIo::new) }
             });
             let endpoint = Endpoint::from_static("http://agent.invalid");
-            let connected = timeout(CALL_LIMIT, endpoint.connect_with_connector(connector)).await;
+            let connected = timeout(CALL_TIMEOUT, endpoint.connect_with_connector(connector)).await;
             connected
                 .map_err(|_| fail(format!("{shown}: no answer")))?
                 .map_err(|e| fail(format!("{shown}: {}", chain(&e))))
@@ -327,7 +327,7 @@ async fn connect(node: &str, address: &Address, tls: Option<&Tls>) -> Result<Cha
                 .keep_alive_while_idle(true);
             if let Some(tls) = tls {
                 endpoint = tls.apply(endpoint).map_err(|e| fail(chain(&e)))?;
-            } else if !loopback(target) {
+            } else if !is_loopback(target) {
                 return Err(fail(format!(
                     "{target} is not a loopback address, so the connection needs certificates; add `--pki DIR` \
                      (`ccbench pki init DIR` makes them)"
@@ -355,7 +355,7 @@ fn is_refused(error: &(dyn std::error::Error + 'static)) -> bool {
     of_io || error.source().is_some_and(is_refused)
 }
 
-fn loopback(target: &str) -> bool {
+fn is_loopback(target: &str) -> bool {
     let host = target.rsplit_once(':').map_or(target, |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
@@ -424,14 +424,14 @@ async fn send_file(
     content: Vec<u8>,
 ) -> Result<String, AgentError> {
     let chunks: Vec<_> = content
-        .chunks(wire::FILE_CHUNK)
+        .chunks(wire::FILE_CHUNK_BYTES)
         .map(|chunk| wire::FileChunk { data: chunk.to_vec() })
         .collect();
     let sent = call(node, "send a file", client.put_file(tokio_stream::iter(chunks))).await?;
     Ok(sent.sha256)
 }
 
-/// Waits at most [`CALL_LIMIT`] for an answer.
+/// Waits at most [`CALL_TIMEOUT`] for an answer.
 pub async fn call<T>(
     node: &str,
     step: &'static str,
@@ -439,13 +439,13 @@ pub async fn call<T>(
 ) -> Result<T, AgentError> {
     let fail = |reason| AgentError::Call { node: node.to_owned(), step, reason };
     debug!(node, "{step} request");
-    match timeout(CALL_LIMIT, answer).await {
+    match timeout(CALL_TIMEOUT, answer).await {
         Ok(Ok(response)) => {
             debug!(node, "{step} reply");
             Ok(response.into_inner())
         }
         Ok(Err(status)) => Err(refused(node, step, &status)),
-        Err(_) => Err(fail(format!("no answer within {} s", CALL_LIMIT.as_secs()))),
+        Err(_) => Err(fail(format!("no answer within {} s", CALL_TIMEOUT.as_secs()))),
     }
 }
 
@@ -497,12 +497,12 @@ mod tests {
             reason: format!("{node}.example:7700: refused"),
         };
         let results = vec![Ok(1), Err(error("n2")), Err(error("n3")), Ok(4), Err(error("n5"))];
-        let all = of_all(results).unwrap_err();
+        let all = all_or_error(results).unwrap_err();
         let expected = "node n2: connect: n2.example:7700: refused; node n3: connect: n3.example:7700: refused; \
                         node n5: connect: n5.example:7700: refused";
         assert_eq!(all.to_string(), expected);
         assert!(matches!(all, AgentError::Call { .. }));
-        assert_eq!(of_all(vec![Ok::<_, AgentError>(1), Ok(2)]).unwrap(), [1, 2]);
+        assert_eq!(all_or_error(vec![Ok::<_, AgentError>(1), Ok(2)]).unwrap(), [1, 2]);
     }
 
     #[test]
@@ -517,7 +517,11 @@ mod tests {
 
     #[test]
     fn only_loopback_needs_no_certificates() {
-        assert!(loopback("127.0.0.1:7700") && loopback("[::1]:7700") && loopback("localhost:7700"));
-        assert!(!loopback("10.0.0.1:7700") && !loopback("node1.example:7700"));
+        assert!(
+            is_loopback("127.0.0.1:7700")
+                && is_loopback("[::1]:7700")
+                && is_loopback("localhost:7700")
+        );
+        assert!(!is_loopback("10.0.0.1:7700") && !is_loopback("node1.example:7700"));
     }
 }

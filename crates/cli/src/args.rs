@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use ccbench_proto::plan::{Engine, Series};
-use ccbench_proto::tools::stamp::Base;
+use ccbench_proto::tools::stamp::BaseDate;
 use ccbench_proto::units::Micros;
 use ccbench_results::compare::Tolerance;
 use ccbench_results::figure;
@@ -429,7 +429,7 @@ pub struct ImportArgs {
     pub trials: bool,
     /// The date of timestamps without a date; its year is that of timestamps without a year.
     #[arg(long, value_name = "YYYY-MM-DD", value_parser = day)]
-    pub date: Option<Base>,
+    pub date: Option<BaseDate>,
     /// Print every line that cannot be parsed.
     #[arg(long)]
     pub all: bool,

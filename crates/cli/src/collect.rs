@@ -18,7 +18,7 @@ use crate::file::FileError;
 use crate::shard::ShardRunError;
 
 /// Number of objects that are read at the same time.
-const REQUESTS: usize = 16;
+const MAX_CONCURRENT_REQUESTS: usize = 16;
 
 /// The contents of a store, except the files of the trials.
 pub struct Collected {
@@ -111,7 +111,7 @@ async fn read_all(
         Ok::<_, ObjectError>((key, content))
     };
     let found: Vec<(String, Option<Vec<u8>>)> =
-        stream::iter(keys).map(read).buffered(REQUESTS).try_collect().await?;
+        stream::iter(keys).map(read).buffered(MAX_CONCURRENT_REQUESTS).try_collect().await?;
     // All of them were listed, so one is absent only if somebody removed it meanwhile.
     Ok(found.into_iter().filter_map(|(key, content)| Some((key, content?))).collect())
 }
@@ -137,7 +137,11 @@ pub async fn copy_files(
             downloaded => downloaded.map_err(CliError::from),
         }
     };
-    stream::iter(missing).map(download).buffer_unordered(REQUESTS).try_collect::<()>().await?;
+    stream::iter(missing)
+        .map(download)
+        .buffer_unordered(MAX_CONCURRENT_REQUESTS)
+        .try_collect::<()>()
+        .await?;
     Ok(merge.check(commit)?)
 }
 
@@ -151,5 +155,5 @@ pub async fn download_all(
 ) -> Result<(), ObjectError> {
     let download =
         |(key, path): (String, PathBuf)| async move { store.download(&key, &path).await };
-    stream::iter(files).map(download).buffer_unordered(REQUESTS).try_collect().await
+    stream::iter(files).map(download).buffer_unordered(MAX_CONCURRENT_REQUESTS).try_collect().await
 }

@@ -101,15 +101,15 @@ pub fn sections() -> impl Iterator<Item = Section> {
 /// Returns the sections that explain an error.
 pub fn of(error: &CliError) -> Vec<Section> {
     let section = match error {
-        CliError::Plan(error) => return of_plan(error),
-        CliError::Backend(error) => of_backend(error),
-        CliError::Lab(error) => of_lab(error),
-        CliError::Shard(error) => of_shard(error),
-        CliError::Provision(error) => of_provision(error),
+        CliError::Plan(error) => return plan_sections(error),
+        CliError::Backend(error) => backend_section(error),
+        CliError::Lab(error) => lab_section(error),
+        CliError::Shard(error) => shard_section(error),
+        CliError::Provision(error) => provision_section(error),
         CliError::Manifest { .. } => Some(TESTBEDS),
-        CliError::Results(error) => of_results(error),
-        CliError::Pki(error) => of_pki(error),
-        CliError::View(error) => of_view(error),
+        CliError::Results(error) => results_section(error),
+        CliError::Pki(error) => pki_section(error),
+        CliError::View(error) => view_section(error),
         CliError::RunCache(_) | CliError::Scheduler(_) | CliError::SchedulerLost(_) => {
             Some(CLUSTER)
         }
@@ -122,7 +122,7 @@ pub fn of(error: &CliError) -> Vec<Section> {
     section.into_iter().collect()
 }
 
-fn of_plan(error: &PlanSourceError) -> Vec<Section> {
+fn plan_sections(error: &PlanSourceError) -> Vec<Section> {
     match error {
         PlanSourceError::Read { .. } => vec![],
         PlanSourceError::Invalid { problems, in_traces, .. } => {
@@ -138,7 +138,7 @@ fn of_plan(error: &PlanSourceError) -> Vec<Section> {
     }
 }
 
-fn of_problem(problem: &PlanProblem) -> Option<Section> {
+fn problem_section(problem: &PlanProblem) -> Option<Section> {
     if problem.path.starts_with("--set") {
         return Some(SET);
     }
@@ -146,19 +146,19 @@ fn of_problem(problem: &PlanProblem) -> Option<Section> {
     PLAN_KEYS.iter().find(|(known, _)| *known == key).map(|(_, section)| *section)
 }
 
-fn of_backend(error: &BackendError) -> Option<Section> {
+fn backend_section(error: &BackendError) -> Option<Section> {
     match error {
         BackendError::Interrupted => None,
-        BackendError::Agent(error) => of_agent(error),
-        BackendError::Testbed(error) => of_testbed(error),
-        BackendError::Lab(error) => of_lab(error),
-        BackendError::Simulator(error) => of_simulator(error),
-        BackendError::Results(error) => of_results(error),
-        BackendError::Shard(error) => of_shard(error),
+        BackendError::Agent(error) => agent_section(error),
+        BackendError::Testbed(error) => testbed_section(error),
+        BackendError::Lab(error) => lab_section(error),
+        BackendError::Simulator(error) => simulator_section(error),
+        BackendError::Results(error) => results_section(error),
+        BackendError::Shard(error) => shard_section(error),
     }
 }
 
-fn of_agent(error: &AgentError) -> Option<Section> {
+fn agent_section(error: &AgentError) -> Option<Section> {
     match error {
         AgentError::Call { .. } | AgentError::Refused { .. } => Some(TROUBLESHOOTING),
         AgentError::Tls(_) => Some(CERTIFICATES),
@@ -166,7 +166,7 @@ fn of_agent(error: &AgentError) -> Option<Section> {
     }
 }
 
-fn of_testbed(error: &TestbedError) -> Option<Section> {
+fn testbed_section(error: &TestbedError) -> Option<Section> {
     match error {
         TestbedError::Build(_) => Some(WHERE_TO_RUN),
         TestbedError::Start { .. }
@@ -178,10 +178,10 @@ fn of_testbed(error: &TestbedError) -> Option<Section> {
     }
 }
 
-fn of_lab(error: &LabError) -> Option<Section> {
+fn lab_section(error: &LabError) -> Option<Section> {
     match error {
         LabError::Missing { .. } => Some(LAB_KERNELS),
-        LabError::Package(error) => of_package(error),
+        LabError::Package(error) => package_section(error),
         LabError::NoModules { .. } => Some(LAB_MODULES),
         LabError::NotDilatable | LabError::NotItsKernel { .. } => Some(LAB_ENGINES),
         LabError::Io { .. }
@@ -196,7 +196,7 @@ fn of_lab(error: &LabError) -> Option<Section> {
     }
 }
 
-fn of_package(error: &PackageError) -> Option<Section> {
+fn package_section(error: &PackageError) -> Option<Section> {
     match error {
         PackageError::NoKernel | PackageError::Unfit { .. } | PackageError::Recipe { .. } => {
             Some(LAB_PACKAGES)
@@ -207,33 +207,33 @@ fn of_package(error: &PackageError) -> Option<Section> {
     }
 }
 
-fn of_simulator(error: &SimulatedTrialError) -> Option<Section> {
+fn simulator_section(error: &SimulatedTrialError) -> Option<Section> {
     match error {
         SimulatedTrialError::Unsupported(_) => Some(NOT_SIMULATED),
         SimulatedTrialError::Failed(_) | SimulatedTrialError::Panicked => None,
     }
 }
 
-fn of_shard(error: &ShardRunError) -> Option<Section> {
+fn shard_section(error: &ShardRunError) -> Option<Section> {
     match error {
         ShardRunError::Task(_)
         | ShardRunError::OtherPlan { .. }
         | ShardRunError::OtherFile { .. }
         | ShardRunError::OtherBackend { .. } => Some(SHARDS),
-        ShardRunError::Store(error) => of_store(error),
-        ShardRunError::Results(error) => of_results(error),
+        ShardRunError::Store(error) => store_section(error),
+        ShardRunError::Results(error) => results_section(error),
         ShardRunError::Scratch { .. } | ShardRunError::Inconsistent { .. } => None,
     }
 }
 
-fn of_store(error: &ObjectError) -> Option<Section> {
+fn store_section(error: &ObjectError) -> Option<Section> {
     match error.cause() {
         Cause::Command => Some(CLUSTER),
         Cause::Environment => None,
     }
 }
 
-fn of_provision(error: &ProvisionError) -> Option<Section> {
+fn provision_section(error: &ProvisionError) -> Option<Section> {
     match error {
         ProvisionError::Agent(_)
         | ProvisionError::Lab
@@ -245,13 +245,13 @@ fn of_provision(error: &ProvisionError) -> Option<Section> {
 }
 
 /// Ends with a catch-all, because the crate's errors are non-exhaustive and most of them say what to do.
-fn of_results(error: &ccbench_results::Error) -> Option<Section> {
+fn results_section(error: &ccbench_results::Error) -> Option<Section> {
     use ccbench_results::Error;
     match error {
-        Error::File(error) => of_file(error),
-        Error::Journal(error) => of_journal(error),
-        Error::Store(error) => of_results_directory(error),
-        Error::Artifact(error) => of_artifact(error),
+        Error::File(error) => file_section(error),
+        Error::Journal(error) => journal_section(error),
+        Error::Store(error) => results_directory_section(error),
+        Error::Artifact(error) => artifact_section(error),
         Error::Compare(CompareError::Unpaired { .. }) => Some(COMPARING),
         Error::Figure(FigureError::NoData { .. }) => Some(FIGURES),
         Error::Export(ExportError::NoData { .. }) => Some(OTHER_TOOLS),
@@ -263,36 +263,36 @@ fn of_results(error: &ccbench_results::Error) -> Option<Section> {
     }
 }
 
-fn of_file(error: &FileError) -> Option<Section> {
+fn file_section(error: &FileError) -> Option<Section> {
     match error {
         FileError::Damaged { .. } => Some(INTEGRITY),
         _ => None,
     }
 }
 
-fn of_journal(error: &JournalError) -> Option<Section> {
+fn journal_section(error: &JournalError) -> Option<Section> {
     match error {
-        JournalError::File(error) => of_file(error),
+        JournalError::File(error) => file_section(error),
         JournalError::Damaged { .. } => Some(INTEGRITY),
         JournalError::Moved { .. } => Some(TROUBLESHOOTING),
         _ => None,
     }
 }
 
-fn of_results_directory(error: &StoreError) -> Option<Section> {
+fn results_directory_section(error: &StoreError) -> Option<Section> {
     match error {
-        StoreError::File(error) => of_file(error),
-        StoreError::Journal(error) => of_journal(error),
+        StoreError::File(error) => file_section(error),
+        StoreError::Journal(error) => journal_section(error),
         StoreError::OtherPlan { .. } => Some(REPEATING),
         StoreError::DamagedPlan { .. } | StoreError::LostTrial { .. } => Some(INTEGRITY),
         _ => None,
     }
 }
 
-fn of_artifact(error: &ArtifactError) -> Option<Section> {
+fn artifact_section(error: &ArtifactError) -> Option<Section> {
     match error {
-        ArtifactError::File(error) => of_file(error),
-        ArtifactError::Store(error) => of_results_directory(error),
+        ArtifactError::File(error) => file_section(error),
+        ArtifactError::Store(error) => results_directory_section(error),
         ArtifactError::NotAnArtifact { .. }
         | ArtifactError::Unfit { .. }
         | ArtifactError::NoRerun { .. } => Some(ARTIFACTS),
@@ -300,7 +300,7 @@ fn of_artifact(error: &ArtifactError) -> Option<Section> {
     }
 }
 
-fn of_pki(error: &PkiError) -> Option<Section> {
+fn pki_section(error: &PkiError) -> Option<Section> {
     match error {
         PkiError::Issued(_)
         | PkiError::Foreign(_)
@@ -321,7 +321,7 @@ fn of_pki(error: &PkiError) -> Option<Section> {
     }
 }
 
-fn of_view(error: &ViewError) -> Option<Section> {
+fn view_section(error: &ViewError) -> Option<Section> {
     match error {
         ViewError::NotRunning(_) | ViewError::NothingRuns => Some(WATCHING),
         ViewError::Several(_) | ViewError::NoTerminal(_) | ViewError::Io { .. } => None,
@@ -344,7 +344,7 @@ mod tests {
     fn invalid(plan: &str) -> Vec<Section> {
         let Err(problems) = check::read(plan, &[]) else { panic!("the plan is valid") };
         let path = PathBuf::from("plan.toml");
-        of_plan(&PlanSourceError::Invalid { path, problems, in_traces: 0 })
+        plan_sections(&PlanSourceError::Invalid { path, problems, in_traces: 0 })
     }
 
     #[test]

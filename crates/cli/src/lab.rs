@@ -18,10 +18,10 @@ use crate::console::message;
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
 use crate::runner::{RunningTrial, TrialQueue};
-use described::Preflight;
 use error::LabError;
-use jobs::Place;
+use jobs::GuestResources;
 use kernel::Kernel;
+use preflight_cache::Preflight;
 use vm::VmImage;
 
 /// Memory of a guest, in MiB.
@@ -30,7 +30,6 @@ pub const MEMORY_MIB: u32 = 768;
 mod boot_directory;
 mod cpio;
 pub mod cpu;
-mod described;
 pub mod engine;
 pub mod error;
 mod jobs;
@@ -38,6 +37,7 @@ pub mod kernel;
 pub mod modules;
 pub mod package;
 mod preflight;
+mod preflight_cache;
 mod qemu;
 mod trial;
 pub mod uml;
@@ -124,7 +124,7 @@ impl Lab {
     /// Returns the engine and the kernel of a point.
     fn machine(&self, point: &Point) -> (Engine, Series) {
         let plan = point.plan.plan();
-        (plan.lab.engine.unwrap_or(engine::UNNAMED), plan.kernel().unwrap_or(self.kernel))
+        (plan.lab.engine.unwrap_or(engine::DEFAULT_ENGINE), plan.kernel().unwrap_or(self.kernel))
     }
 
     async fn add(
@@ -197,7 +197,7 @@ impl Backend for Lab {
         let (places, note) = jobs::places(self.jobs, queue.count(), in_folder);
         queue.use_jobs(places.len(), note.as_deref());
         let next = || queue.start();
-        let run = async |place: &Place, mut running: RunningTrial<'_>| {
+        let run = async |place: &GuestResources, mut running: RunningTrial<'_>| {
             let result = self.run_trial(place, &mut running, interrupt.clone()).await;
             queue.end(running, result, false).await;
         };
@@ -210,7 +210,7 @@ impl Backend for Lab {
 impl Lab {
     async fn run_trial(
         &self,
-        place: &Place,
+        place: &GuestResources,
         running: &mut RunningTrial<'_>,
         mut interrupt: Interrupt,
     ) -> Result<Verdict, BackendError> {

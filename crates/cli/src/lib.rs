@@ -80,8 +80,8 @@ use runtime::block_on;
 /// Runs one command line and returns the process's exit code (see `ccbench --help`).
 pub fn run(arguments: impl Iterator<Item = OsString>) -> i32 {
     let arguments: Vec<OsString> = arguments.collect();
-    let result = match agent::passed_on(&arguments) {
-        Some((command, rest)) => Err(agent::pass_on(command, rest)),
+    let result = match agent::agent_command(&arguments) {
+        Some((command, rest)) => Err(agent::exec_agent(command, rest)),
         None => match Cli::try_parse_from(arguments) {
             Ok(cli) => {
                 log_to_stderr(cli.verbose);
@@ -145,8 +145,8 @@ fn dispatch(command: Command) -> Result<ExitCode, CliError> {
         Command::Describe(args) => block_on(describe::run(args)),
         Command::Exec(args) => Err(exec::exec(&args)),
         Command::Lab(command) => commands::lab::run(&command),
-        Command::Cc { arguments } => Err(agent::pass_on("cc".as_ref(), &arguments)),
-        Command::Link { arguments } => Err(agent::pass_on("link".as_ref(), &arguments)),
+        Command::Cc { arguments } => Err(agent::exec_agent("cc".as_ref(), &arguments)),
+        Command::Link { arguments } => Err(agent::exec_agent("link".as_ref(), &arguments)),
         Command::Trace(command) => trace::run(command),
         Command::Top(args) => views::top(&args),
         Command::View(args) => views::view(&args),

@@ -18,7 +18,7 @@ pub enum PlanSourceError {
     /// The file cannot be read.
     #[error(
         "cannot read the plan {}: {source}{}",
-        path.display(), instead(path, shared_dir().as_deref())
+        path.display(), missing_file_hint(path, shared_dir().as_deref())
     )]
     Read {
         /// The file.
@@ -49,7 +49,7 @@ pub enum PlanSourceError {
 
 /// Returns the end of the error for a missing file in `plans`: where the package has the file, or which commands replace it.
 /// `shared` is the directory that a package installs for all users.
-fn instead(path: &Path, shared: Option<&Path>) -> String {
+fn missing_file_hint(path: &Path, shared: Option<&Path>) -> String {
     if !path.starts_with("plans") || path.exists() {
         return String::new();
     }
@@ -260,14 +260,17 @@ mod tests {
     fn a_missing_plan_of_the_package_is_named() {
         let shared = tempfile::tempdir().unwrap();
         let plan = Path::new("plans").join("of a package.toml");
-        let without = instead(&plan, Some(shared.path()));
+        let without = missing_file_hint(&plan, Some(shared.path()));
         assert!(without.contains("`ccbench new`"), "{without}");
         std::fs::create_dir(shared.path().join("plans")).unwrap();
         let packaged = shared.path().join(&plan);
         std::fs::write(&packaged, "").unwrap();
-        let named = instead(&plan, Some(shared.path()));
+        let named = missing_file_hint(&plan, Some(shared.path()));
         assert!(named.ends_with(&packaged.display().to_string()), "{named}");
-        assert_eq!(instead(Path::new("other/of a package.toml"), Some(shared.path())), "");
-        assert!(instead(&plan, None).contains("`ccbench new`"));
+        assert_eq!(
+            missing_file_hint(Path::new("other/of a package.toml"), Some(shared.path())),
+            ""
+        );
+        assert!(missing_file_hint(&plan, None).contains("`ccbench new`"));
     }
 }

@@ -32,7 +32,7 @@ pub struct Progress {
     has_virtual_time: bool,
     live: Live,
     /// Whether a screen covers the terminal. Then plain lines are not printed.
-    covered: Arc<AtomicBool>,
+    hidden: Arc<AtomicBool>,
 }
 
 enum Output {
@@ -58,7 +58,7 @@ impl Progress {
             jobs: Cell::new(1),
             has_virtual_time: false,
             live: Live::default(),
-            covered: Arc::default(),
+            hidden: Arc::default(),
         }
     }
 
@@ -68,15 +68,15 @@ impl Progress {
     }
 
     /// Gives the terminal to a screen: prints no bars, and plain lines only while the returned flag is false.
-    pub fn cover(&mut self) -> Arc<AtomicBool> {
+    pub fn hide(&mut self) -> Arc<AtomicBool> {
         self.output = Output::Plain;
-        self.covered.store(true, Ordering::Relaxed);
-        Arc::clone(&self.covered)
+        self.hidden.store(true, Ordering::Relaxed);
+        Arc::clone(&self.hidden)
     }
 
     /// Prints a plain line.
     fn line(&self, text: Arguments<'_>) {
-        if !self.covered.load(Ordering::Relaxed) {
+        if !self.hidden.load(Ordering::Relaxed) {
             message(text);
         }
     }

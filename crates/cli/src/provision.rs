@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use ccbench_proto::plan::Plan;
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::plan::timeline::Setting;
-use ccbench_proto::resolve::settle;
+use ccbench_proto::resolve::normalize;
 use ccbench_proto::topology::{TopoNode, Topology};
 use ccbench_proto::units::Rate;
 
@@ -193,7 +193,7 @@ fn devices(plan: &Plan) -> Vec<(&'static str, &str, &str, &str)> {
 
 /// Returns the highest rate of any link of a point, including its traces and changes.
 fn max_rate_of(point: &CheckedPlan) -> Option<Rate> {
-    let plan = settle(point.plan());
+    let plan = normalize(point.plan());
     let of_links = plan.links.values().filter_map(|link| {
         let trace = link.trace.as_ref().and_then(|trace| point.trace(&trace.file));
         link.rate.max(trace.and_then(|trace| trace.summary().max_rate))

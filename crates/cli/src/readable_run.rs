@@ -20,7 +20,7 @@ use crate::run_cache::{CacheEntry, RunCache};
 use crate::runtime::block_on;
 
 /// The first uploaded file of a run.
-pub const RECORD: &str = "run.json";
+pub const RUN_RECORD: &str = "run.json";
 /// Number of trial files that are compared at the same time.
 const COMPARED: usize = 4;
 
@@ -84,7 +84,9 @@ impl ReadableRun {
 fn remote(run: &Path) -> Option<String> {
     let location = run.to_string_lossy();
     let has_shards = || {
-        run.join(PLAN_KEY).is_file() && run.join(SESSIONS).is_dir() && !run.join(RECORD).exists()
+        run.join(PLAN_KEY).is_file()
+            && run.join(SESSIONS).is_dir()
+            && !run.join(RUN_RECORD).exists()
     };
     (ccbench_store::is_url(&location) || has_shards()).then(|| location.into_owned())
 }
@@ -94,7 +96,7 @@ async fn has_shards(store: &dyn ShardStore) -> Result<bool, CliError> {
     if store.read(PLAN_KEY).await?.is_some() {
         return Ok(true);
     }
-    if store.read(RECORD).await?.is_some() {
+    if store.read(RUN_RECORD).await?.is_some() {
         return Ok(false);
     }
     let location = store.location();
@@ -196,7 +198,7 @@ fn name_of(location: &str) -> &str {
 /// Downloads `run.json` and the journal, which has the digests of all files and is uploaded last. Returns the digest of both.
 async fn download_records(store: &dyn ShardStore, staging: &Staging) -> Result<String, CliError> {
     let mut read = String::new();
-    for name in [JOURNAL, RECORD] {
+    for name in [JOURNAL, RUN_RECORD] {
         let path = staging.file(name)?;
         match store.download(name, &path).await {
             Err(error) if error.is_absent() => {
@@ -221,7 +223,7 @@ async fn download_rest(
     cache.make_room(RunDir::open(staging.path())?.recorded_bytes())?;
     let mut files = Vec::new();
     for key in store.list("").await? {
-        if key != JOURNAL && key != RECORD {
+        if key != JOURNAL && key != RUN_RECORD {
             let path = staging.file(&key)?;
             files.push((key, path));
         }

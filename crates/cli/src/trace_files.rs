@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use ccbench_io::input::{self, Limit};
 use ccbench_proto::plan::check::{TraceFiles, UnreadableTrace};
 use ccbench_proto::trace::TraceError;
-use ccbench_proto::wire::FILES_LIMIT;
+use ccbench_proto::wire::MAX_FILES_BYTES;
 use ccbench_results::trace::stored::{FOLDER, facts, stored_names};
 
 /// Files embedded in the binary: names as in plans, and contents.
@@ -16,7 +16,7 @@ pub type Embedded = &'static [(&'static str, &'static [u8])];
 pub const RESOLVED: &str = "plan.resolved.toml";
 /// The limit is that of all traces of a trial together, which a node holds in memory.
 const LIMIT: Limit =
-    Limit { max_bytes: FILES_LIMIT as u64, fix: "use a trace with fewer, longer rows" };
+    Limit { max_bytes: MAX_FILES_BYTES as u64, fix: "use a trace with fewer, longer rows" };
 
 /// A plan's trace files, by the name that the plan gives them.
 #[derive(Debug, Default)]

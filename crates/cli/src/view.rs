@@ -145,13 +145,13 @@ fn open_screen(
     live: Live,
 ) -> Result<JoinHandle<()>, ViewError> {
     let stream = socket::find(Some(dir))?;
-    let covered = progress.cover();
+    let hidden = progress.hide();
     let screen = move || {
         let shown = terminal::show(stream, CtrlC::StopsRun);
         let run = {
             let mut state = live.state();
             // From here on messages are printed directly, so none is lost.
-            covered.store(false, Ordering::Relaxed);
+            hidden.store(false, Ordering::Relaxed);
             state.update(None).0.run
         };
         if run.messages_left_out > 0 {

@@ -80,7 +80,7 @@ impl<'a> VirtualTrial<'a> {
 
     /// Returns the next message once the writer has room for it; `None` if the sender is gone.
     pub async fn next<T>(&self, receive: &mut mpsc::Receiver<T>) -> Option<T> {
-        self.recorder.writer.room().await;
+        self.recorder.writer.wait_for_room().await;
         receive.recv().await
     }
 

@@ -8,7 +8,7 @@ use polars::prelude::*;
 
 /// Converts one node's clock to the time axis of the results.
 #[derive(Debug, Clone)]
-pub(crate) struct Axis {
+pub(crate) struct TimeAxis {
     /// CLOCK_MONOTONIC of this node at the start of the trial.
     pub(crate) t0_ns: u64,
     /// UTC minus CLOCK_MONOTONIC in nanoseconds, at `t0_ns`.
@@ -19,7 +19,7 @@ pub(crate) struct Axis {
     pub(crate) phases: Vec<PhaseSpan>,
 }
 
-impl Axis {
+impl TimeAxis {
     /// Returns nanoseconds since 1970, saturating.
     pub(crate) fn utc_ns(&self, at_ns: u64) -> i64 {
         let since_t0_ns = i128::from(at_ns) - i128::from(self.t0_ns);
@@ -57,7 +57,7 @@ pub(crate) trait Cells {
     /// Creates an empty column.
     fn new(name: &'static str) -> Self;
     /// Appends the value of one row.
-    fn put(&mut self, value: Self::In, axis: &Axis);
+    fn put(&mut self, value: Self::In, axis: &TimeAxis);
     /// Returns the column and starts an empty one.
     fn take(&mut self) -> Column;
 }
@@ -122,7 +122,7 @@ impl<T: ColumnText> Cells for Enum<T> {
     fn new(name: &'static str) -> Self {
         Self(name, StringChunkedBuilder::new(name.into(), INITIAL_ROWS), PhantomData)
     }
-    fn put(&mut self, field: i32, _: &Axis) {
+    fn put(&mut self, field: i32, _: &TimeAxis) {
         self.1.append_value(T::text_of(field));
     }
     fn take(&mut self) -> Column {
@@ -138,7 +138,7 @@ where
     fn new(name: &'static str) -> Self {
         Self(name, PrimitiveChunkedBuilder::new(name.into(), INITIAL_ROWS))
     }
-    fn put(&mut self, value: T::Native, _: &Axis) {
+    fn put(&mut self, value: T::Native, _: &TimeAxis) {
         self.1.append_value(value);
     }
     fn take(&mut self) -> Column {
@@ -154,7 +154,7 @@ where
     fn new(name: &'static str) -> Self {
         Self(name, PrimitiveChunkedBuilder::new(name.into(), INITIAL_ROWS))
     }
-    fn put(&mut self, value: Option<T::Native>, _: &Axis) {
+    fn put(&mut self, value: Option<T::Native>, _: &TimeAxis) {
         self.1.append_option(value);
     }
     fn take(&mut self) -> Column {
@@ -171,7 +171,7 @@ where
     fn new(name: &'static str) -> Self {
         Self(name, PrimitiveChunkedBuilder::new(name.into(), INITIAL_ROWS))
     }
-    fn put(&mut self, value: u32, _: &Axis) {
+    fn put(&mut self, value: u32, _: &TimeAxis) {
         self.1.append_option(T::Native::try_from(value).ok());
     }
     fn take(&mut self) -> Column {
@@ -184,7 +184,7 @@ impl Cells for UtcNs {
     fn new(name: &'static str) -> Self {
         Self(name, PrimitiveChunkedBuilder::new(name.into(), INITIAL_ROWS))
     }
-    fn put(&mut self, value: u64, axis: &Axis) {
+    fn put(&mut self, value: u64, axis: &TimeAxis) {
         self.1.append_option((value > 0).then(|| axis.utc_ns(value)));
     }
     fn take(&mut self) -> Column {
@@ -197,7 +197,7 @@ impl Cells for Bool {
     fn new(name: &'static str) -> Self {
         Self(name, BooleanChunkedBuilder::new(name.into(), INITIAL_ROWS))
     }
-    fn put(&mut self, value: bool, _: &Axis) {
+    fn put(&mut self, value: bool, _: &TimeAxis) {
         self.1.append_value(value);
     }
     fn take(&mut self) -> Column {
@@ -210,7 +210,7 @@ impl Cells for OptBool {
     fn new(name: &'static str) -> Self {
         Self(name, BooleanChunkedBuilder::new(name.into(), INITIAL_ROWS))
     }
-    fn put(&mut self, value: Option<bool>, _: &Axis) {
+    fn put(&mut self, value: Option<bool>, _: &TimeAxis) {
         self.1.append_option(value);
     }
     fn take(&mut self) -> Column {
@@ -223,7 +223,7 @@ impl Cells for Text {
     fn new(name: &'static str) -> Self {
         Self(name, StringChunkedBuilder::new(name.into(), INITIAL_ROWS))
     }
-    fn put(&mut self, value: String, _: &Axis) {
+    fn put(&mut self, value: String, _: &TimeAxis) {
         self.1.append_value(value);
     }
     fn take(&mut self) -> Column {
@@ -236,7 +236,7 @@ impl Cells for OptText {
     fn new(name: &'static str) -> Self {
         Self(name, StringChunkedBuilder::new(name.into(), INITIAL_ROWS))
     }
-    fn put(&mut self, value: Option<String>, _: &Axis) {
+    fn put(&mut self, value: Option<String>, _: &TimeAxis) {
         self.1.append_option(value);
     }
     fn take(&mut self) -> Column {
@@ -249,7 +249,7 @@ impl Cells for NonEmptyText {
     fn new(name: &'static str) -> Self {
         Self(name, StringChunkedBuilder::new(name.into(), INITIAL_ROWS))
     }
-    fn put(&mut self, value: String, _: &Axis) {
+    fn put(&mut self, value: String, _: &TimeAxis) {
         self.1.append_option((!value.is_empty()).then_some(value));
     }
     fn take(&mut self) -> Column {
@@ -262,7 +262,7 @@ impl Cells for Blob {
     fn new(name: &'static str) -> Self {
         Self(name, BinaryChunkedBuilder::new(name.into(), INITIAL_ROWS))
     }
-    fn put(&mut self, value: Vec<u8>, _: &Axis) {
+    fn put(&mut self, value: Vec<u8>, _: &TimeAxis) {
         self.1.append_option((!value.is_empty()).then_some(value));
     }
     fn take(&mut self) -> Column {

@@ -13,7 +13,7 @@ use ccbench_proto::wire::{self, PacketFate, ProbeKind, Role, SampleSource, Side,
 use polars::prelude::*;
 
 use super::cells::{
-    Axis, Blob, Bool, Cells, Enum, Narrow, NonEmptyText, Num, Opt, OptBool, Text, UtcNs,
+    Blob, Bool, Cells, Enum, Narrow, NonEmptyText, Num, Opt, OptBool, Text, TimeAxis, UtcNs,
 };
 
 mod keys;
@@ -52,7 +52,7 @@ macro_rules! table {
             }
 
             fn put(&mut self, origin: &Origin<'_>, row: $row) -> usize {
-                let when: fn(&$row, &Axis) -> RowTime = $when;
+                let when: fn(&$row, &TimeAxis) -> RowTime = $when;
                 self.keys.put(origin, &when(&row, origin.axis));
                 $(self.$field.put(row.$field, origin.axis);)*
                 1
@@ -72,13 +72,13 @@ mod acks;
 pub(crate) use acks::{AckColumns, AckCountColumns, TcpEventColumns};
 
 /// Returns the time of a flow's start; a flow that did not start has none.
-fn flow_start(row: &wire::Flow, axis: &Axis) -> RowTime {
+fn flow_start(row: &wire::Flow, axis: &TimeAxis) -> RowTime {
     let at_ns = row.start_s.map(|s| axis.at(s));
     RowTime { at_ns, phase_at_ns: at_ns }
 }
 
 /// Returns the time and phase of an interval: its end, and the phase of its midpoint.
-fn interval_midpoint(row: &wire::Interval, _: &Axis) -> RowTime {
+fn interval_midpoint(row: &wire::Interval, _: &TimeAxis) -> RowTime {
     let half_ns = (row.seconds.max(0.0) * 5e8) as u64;
     let RowTime { at_ns, .. } = row.at_ns.into();
     RowTime { at_ns, phase_at_ns: at_ns.map(|at_ns| at_ns.saturating_sub(half_ns)) }
@@ -485,7 +485,7 @@ mod tests {
         let phase = |name: &str, start: u64, end: u64| {
             PhaseSpan::new(name, Micros::from_secs(start), Micros::from_secs(end))
         };
-        let axis = Axis {
+        let axis = TimeAxis {
             t0_ns: 1_000_000_000,
             realtime_offset_ns: 0,
             drift_ppb: 0,

@@ -117,24 +117,24 @@ impl<'a> Index<'a> {
             let mut row = Expectation {
                 point_id: Some(point_id),
                 levels: self.open_levels(point_id, &shared),
-                number: self.in_words(point_id, &claim),
+                number: self.describe_with_timescale(point_id, &claim),
                 test: Some(claim.test),
                 ..bare.clone()
             };
-            self.hold(&mut row, point_id, &claim);
+            self.evaluate(&mut row, point_id, &claim);
             row
         };
         points.iter().map(|point_id| row(*point_id)).collect()
     }
 
     /// Describes what a claim measures, with the timescale if the claim depends on it.
-    fn in_words(&self, point_id: u32, claim: &Claim) -> String {
+    fn describe_with_timescale(&self, point_id: u32, claim: &Claim) -> String {
         let Numbered { phase, metric, stat, .. } = &claim.number;
         let key = (point_id, phase.as_str(), Scope::Net, "all", "timescale", "mean");
         let timescale = self.values.get(&key).and_then(|values| values.values().next());
         match timescale.filter(|_| metric.depends_on_timescale(stat)) {
-            Some(us) => format!("{} (timescale {})", words(claim), quantity(*us, "us")),
-            None => words(claim),
+            Some(us) => format!("{} (timescale {})", describe_claim(claim), quantity(*us, "us")),
+            None => describe_claim(claim),
         }
     }
 
@@ -171,7 +171,7 @@ impl<'a> Index<'a> {
     }
 
     /// Computes the value and compares it with the limits.
-    fn hold(&self, row: &mut Expectation, point_id: u32, claim: &Claim) {
+    fn evaluate(&self, row: &mut Expectation, point_id: u32, claim: &Claim) {
         let values = match self.related(point_id, claim) {
             Ok(values) => values,
             Err(why) => {
@@ -197,12 +197,12 @@ impl<'a> Index<'a> {
 
     /// Returns the value of each repetition: the claim's number, or its ratio to or difference from the other number.
     fn related(&self, point_id: u32, claim: &Claim) -> Result<Vec<f64>, NotMeasured> {
-        let own = self.of(point_id, &claim.number)?;
+        let own = self.trial_values(point_id, &claim.number)?;
         let Some(relation) = &claim.relation else { return Ok(own.into_values().collect()) };
         let (Relation::Over(operand) | Relation::Minus(operand)) = relation;
         let other: Values = match operand {
             Operand::Amount(amount) => own.keys().map(|trial| (*trial, *amount)).collect(),
-            Operand::Number(number) => self.of(point_id, number)?,
+            Operand::Number(number) => self.trial_values(point_id, number)?,
         };
         let over = matches!(relation, Relation::Over(_));
         let pair = |(trial, value): (&u16, &f64)| {
@@ -217,7 +217,7 @@ impl<'a> Index<'a> {
         Ok(values)
     }
 
-    fn of(&self, point_id: u32, number: &Numbered) -> Result<Values, NotMeasured> {
+    fn trial_values(&self, point_id: u32, number: &Numbered) -> Result<Values, NotMeasured> {
         let point = self.other_point(point_id, number)?;
         let values = self.values_of(point, number, number.stat);
         values.ok_or_else(|| self.why_none(point, number))
@@ -323,7 +323,7 @@ pub(crate) fn named(number: &Numbered) -> String {
 }
 
 /// Describes what a claim measures.
-fn words(claim: &Claim) -> String {
+fn describe_claim(claim: &Claim) -> String {
     let mut words = named(&claim.number);
     let unit = claim.number.metric.unit_of(claim.number.stat);
     let (how, operand) = match &claim.relation {

@@ -5,7 +5,7 @@ use polars::prelude::PolarsResult;
 
 use crate::artifact::tar::{self, Archive};
 use crate::artifact::{Limits, TarError};
-use crate::cells::Axis;
+use crate::cells::TimeAxis;
 use crate::columns::*;
 use crate::record::RunRecord;
 
@@ -59,7 +59,7 @@ pub fn table_of(of: Of) -> PolarsResult<(usize, usize)> {
 }
 
 fn table<C: Columns>(rows: impl IntoIterator<Item = C::Row>) -> PolarsResult<(usize, usize)> {
-    let axis = Axis { t0_ns: 5, realtime_offset_ns: 7, drift_ppb: -3, phases: vec![] };
+    let axis = TimeAxis { t0_ns: 5, realtime_offset_ns: 7, drift_ppb: -3, phases: vec![] };
     let origin = Origin { point_id: 0, trial: 1, node: "src", axis: &axis };
     let mut columns = C::new();
     let count = rows.into_iter().map(|row| columns.put(&origin, row)).sum();

@@ -292,7 +292,7 @@ pub fn read(bytes: &[u8], path: &Path) -> Result<RunState> {
                 if let Some((end, phase)) = late_phase(&entry) {
                     return Err(JournalError::phase_too_late(path, index + 1, end, phase));
                 }
-                state.on(entry);
+                state.apply(entry);
                 state.good_bytes = at;
             }
             (None, _) => bad = bad.or(Some(index + 1)),
@@ -314,7 +314,7 @@ pub(crate) fn read_intact(bytes: &[u8]) -> (RunState, Vec<(usize, &'static str)>
                 }
                 let late = "has a phase that ends later than a trial can last (a week)";
                 bad.extend(late_phase(&entry).map(|_| (number, late)));
-                state.on(entry);
+                state.apply(entry);
             }
             None => bad.push((number, "is damaged or was only partly written")),
         }
@@ -344,7 +344,7 @@ impl RunState {
     }
 
     /// Applies the next entry.
-    pub(crate) fn on(&mut self, entry: Entry) {
+    pub(crate) fn apply(&mut self, entry: Entry) {
         match entry {
             Entry::RunStart { plan_sha256, files, record, .. } => {
                 self.plan_sha256.get_or_insert(plan_sha256);
@@ -447,7 +447,7 @@ impl Journal {
             return Err(io_error("append to", &self.path)(e).into());
         }
         self.state.good_bytes += line.len() as u64;
-        self.state.on(entry);
+        self.state.apply(entry);
         Ok(())
     }
 

@@ -62,7 +62,7 @@ pub mod trace;
 pub mod trial;
 pub mod verdict;
 pub mod verify;
-mod writing;
+mod writer_thread;
 
 pub use artifact::ArtifactError;
 pub use compare::CompareError;

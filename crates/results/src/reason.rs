@@ -179,7 +179,7 @@ impl ReasonCode {
     }
 
     /// Returns whether a lack of CPU time can cause this.
-    pub const fn lacks_cpu(&self) -> bool {
+    pub const fn indicates_cpu_shortage(&self) -> bool {
         matches!(
             self,
             Self::AcksLost

@@ -57,7 +57,7 @@ pub struct RunDir {
     pub(crate) shared: OpenRun,
     /// The plan with notes on its traces, read on first use.
     plan: OnceLock<(Option<CheckedPlan>, Vec<String>)>,
-    traced: OnceLock<TraceCapacities>,
+    trace_capacities: OnceLock<TraceCapacities>,
     pub(crate) metadata: SharedMetadata,
     /// Whether every file has been compared with its digest. If so, [`Self::check`] reads none again.
     is_verified: bool,
@@ -163,9 +163,9 @@ impl RunDir {
         let state = Mutex::new(State { record, log });
         let row_group_rows = part::ROW_GROUP_ROWS;
         let shared = OpenRun { path, plan_sha256, ccbench_version, row_group_rows, state };
-        let (plan, traced) = (OnceLock::new(), OnceLock::new());
+        let (plan, trace_capacities) = (OnceLock::new(), OnceLock::new());
         let (metadata, observer) = (SharedMetadata::default(), Observer::default());
-        Self { shared, plan, traced, metadata, is_verified: false, observer }
+        Self { shared, plan, trace_capacities, metadata, is_verified: false, observer }
     }
 
     /// Returns the directory's path.
@@ -261,7 +261,7 @@ impl RunDir {
 
     /// Returns whether `run.json` records the end of a complete run and the journal has no torn line, which [reopening](RunDir::reopen)
     /// would remove. Compacted runs are not reopened.
-    pub fn is_whole(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         let state = self.shared.state();
         let journal = state.log.state();
         let is_torn = journal.torn_bytes > 0 && !journal.is_compacted();
@@ -335,8 +335,8 @@ impl RunDir {
     }
 
     /// Returns the capacity curves of the stored traces.
-    pub(super) fn traced(&self) -> &TraceCapacities {
-        self.traced.get_or_init(|| {
+    pub(super) fn trace_capacities(&self) -> &TraceCapacities {
+        self.trace_capacities.get_or_init(|| {
             let stored = self.path().join(stored::FOLDER).is_dir();
             self.plan()
                 .filter(|_| stored)

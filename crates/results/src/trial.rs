@@ -23,7 +23,7 @@ use ccbench_proto::event::{Kind, NodeCongestionControl};
 use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::wire::{self, run_event::Of};
 
-use super::cells::Axis;
+use super::cells::TimeAxis;
 use super::columns::ClockRow;
 use super::digest::Digests;
 use super::journal::{CcRecord, Entry, NodeBoot, PhaseRecord, TrialEnd};
@@ -32,7 +32,7 @@ use super::model::{NodeClock, Reason, SCHEMA_VERSION, TrialKey, TrialStatus, Ver
 use super::open_run::OpenRun;
 use super::part::{self, Metadata, sync};
 use super::reason::ReasonCode;
-use super::writing::{Files, Job, JobKind, Writing, Written};
+use super::writer_thread::{Files, Job, JobKind, WriterThread, Written};
 use crate::error::io_error;
 
 mod error;
@@ -58,7 +58,7 @@ pub struct TrialWriter<'a> {
     boots: BTreeMap<String, NodeBoot>,
     congestion_controls: Vec<CcRecord>,
     staging: PathBuf,
-    writing: Writing,
+    writer: WriterThread,
     /// Nodes and names of the raw files so far.
     raw: BTreeSet<(String, String)>,
     /// UTC of the lab's virtual machine. If `None`, events have the time of the controller's clock.
@@ -83,7 +83,7 @@ impl<'a> TrialWriter<'a> {
         std::fs::create_dir(&staging).map_err(io_error("create", &staging))?;
         let axis = |t0_ns, realtime_offset_ns, drift_ppb| {
             let phases = phases.to_vec();
-            Axis { t0_ns, realtime_offset_ns, drift_ppb, phases }
+            TimeAxis { t0_ns, realtime_offset_ns, drift_ppb, phases }
         };
         let of = |clock: &NodeClock| axis(clock.t0_ns, clock.realtime_offset_ns, clock.drift_ppb);
         let t0_utc_ns = clocks.values().next().map_or(0, |clock| of(clock).utc_ns(clock.t0_ns));
@@ -98,7 +98,7 @@ impl<'a> TrialWriter<'a> {
         Ok(Self {
             key,
             phases: phases.iter().map(PhaseRecord::from).collect(),
-            writing: Writing::start(files)?,
+            writer: WriterThread::start(files)?,
             raw: BTreeSet::new(),
             machine_utc_ns: None,
             clocks,
@@ -136,28 +136,28 @@ impl<'a> TrialWriter<'a> {
                 rtt_ns: clock.rtt_ns,
                 source: clock.source.as_str().to_owned(),
             };
-            self.writing.push(Job { node: node.clone(), what: JobKind::Clock(row) })?;
+            self.writer.push(Job { node: node.clone(), what: JobKind::Clock(row) })?;
         }
         Ok(())
     }
 
     /// Waits until [`TrialWriter::push`] does not block.
-    pub async fn room(&self) {
-        self.writing.room().await;
+    pub async fn wait_for_room(&self) {
+        self.writer.wait_for_room().await;
     }
 
     /// Returns whether [`TrialWriter::push`] would not block.
     pub fn has_room(&self) -> bool {
-        self.writing.has_room()
+        self.writer.has_room()
     }
 
     /// Waits until all rows are written and the files are synced. After an error it returns at once; [`TrialWriter::commit`] and
     /// [`TrialWriter::abandon`] return the error. Nothing can be pushed afterwards.
     pub async fn finished(&mut self) {
-        self.writing.room().await;
+        self.writer.wait_for_room().await;
         // `commit` returns the error.
         let _ = self.write_clocks();
-        self.writing.finished().await;
+        self.writer.finished().await;
     }
 
     /// Sets the time of the controller's next events. The lab uses the virtual machine's clock.
@@ -183,7 +183,7 @@ impl<'a> TrialWriter<'a> {
             let message = "a message of a type that this version does not know".to_owned();
             let row = wire::Event { at_ns: self.now_ns(), message, ..wire::Event::default() };
             return Ok(self
-                .writing
+                .writer
                 .push(Job { node: node.to_owned(), what: JobKind::Note(row) })?);
         };
         let what = match of {
@@ -194,7 +194,7 @@ impl<'a> TrialWriter<'a> {
             }
             of => JobKind::Row(of),
         };
-        Ok(self.writing.push(Job { node: node.to_owned(), what })?)
+        Ok(self.writer.push(Job { node: node.to_owned(), what })?)
     }
 
     /// Writes an event of the controller, with the current time.
@@ -205,7 +205,7 @@ impl<'a> TrialWriter<'a> {
             message: message.to_owned(),
             kind: Some(kind),
         };
-        Ok(self.writing.push(Job { node: CONTROLLER.to_owned(), what: JobKind::Note(row) })?)
+        Ok(self.writer.push(Job { node: CONTROLLER.to_owned(), what: JobKind::Note(row) })?)
     }
 
     /// Records a congestion control that a node loaded, in the journal and as an event.
@@ -247,7 +247,7 @@ impl<'a> TrialWriter<'a> {
     fn stage(mut self, status: TrialStatus, reasons: &[Reason]) -> Result<Staged<'a>> {
         let TrialKey { point_id, trial, .. } = self.key;
         let clocks = self.write_clocks();
-        let written = self.writing.finish();
+        let written = self.writer.finish();
         // If the directory is gone, report this rather than the write error that follows from it.
         self.run.check_place()?;
         let written = written?;

@@ -172,7 +172,7 @@ fn tcp(lab: &Lab, address: &'static str) -> (f64, f64) {
         // Skip slow start.
         let (warm, mut counted, mut from) = (FLOW / 6, 0_u64, None);
         loop {
-            let length = ccbench_tests::uninterrupted(|| stream.read(&mut buffer)).unwrap();
+            let length = ccbench_tests::retry_on_intr(|| stream.read(&mut buffer)).unwrap();
             if start.elapsed() >= warm {
                 counted += length as u64;
                 from.get_or_insert_with(Instant::now);
@@ -212,7 +212,7 @@ fn udp(lab: &Lab, address: &'static str) -> f64 {
     let socket = receiver(lab, address);
     let counted = lab.dst.start(move || {
         let (mut count, mut first, mut last) = (0_u32, None, Instant::now());
-        while ccbench_tests::uninterrupted(|| socket.recv(&mut [0; 128])).is_ok() {
+        while ccbench_tests::retry_on_intr(|| socket.recv(&mut [0; 128])).is_ok() {
             last = Instant::now();
             first.get_or_insert(last);
             count += 1;

@@ -6,7 +6,7 @@ use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::plan::Ecn;
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::resolve::TimedChange;
-use ccbench_proto::schedule::{CONNECT_LIMIT_S, NodeTask};
+use ccbench_proto::schedule::{CONNECT_TIMEOUT_S, NodeTask};
 use ccbench_proto::topology::Topology;
 use ccbench_proto::wire;
 use ccbench_proto::wire::run_event::Of;
@@ -319,7 +319,7 @@ impl Simulation {
             if connection.stream == 0 {
                 rows.flow_start(now_ns, connection);
             }
-            let limit_ns = wheel_ns(now_ns, CONNECT_LIMIT_S * 1_000_000_000);
+            let limit_ns = wheel_ns(now_ns, CONNECT_TIMEOUT_S * 1_000_000_000);
             self.events.add(limit_ns, Event::ConnectTimeout(index));
         }
         if let Some((syn, retry_ns)) = connection.open(now_ns) {

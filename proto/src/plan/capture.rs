@@ -21,28 +21,28 @@ pub struct Capture {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dev: Option<String>,
     /// Bytes of each packet that are kept (snap length).
-    #[serde(default = "headers")]
+    #[serde(default = "default_snap")]
     #[schemars(extend("x-from" = "48B", "x-to" = "65535B"))]
     pub snap: Bytes,
     /// Maximum size of a file.
-    #[serde(default = "file")]
+    #[serde(default = "default_size")]
     #[schemars(extend("x-from" = "100kB"))]
     pub size: Bytes,
     /// Number of files. Once a single file is full, packets are only counted (`capture_full`); several files are a ring, in which
     /// the oldest is overwritten.
-    #[serde(default = "one")]
+    #[serde(default = "default_files")]
     #[schemars(range(min = 1, max = 1000))]
     pub files: u32,
 }
 
-fn headers() -> Bytes {
+fn default_snap() -> Bytes {
     Bytes::new(128)
 }
 
-fn file() -> Bytes {
+fn default_size() -> Bytes {
     Bytes::new(64_000_000)
 }
 
-fn one() -> u32 {
+fn default_files() -> u32 {
     1
 }

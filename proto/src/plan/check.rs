@@ -79,7 +79,7 @@ impl CheckedPlan {
             .filter_map(|cell| {
                 let mut plan = cell.plan?;
                 fill(&mut plan, self.files());
-                let mut plan = resolve::settle(&plan);
+                let mut plan = resolve::normalize(&plan);
                 resolve::remove_unscheduled(&mut plan);
                 let plan = Self::new(plan, Arc::clone(self.files()));
                 Some(Point { id: cell.id, factors: cell.factors, plan })
@@ -225,7 +225,7 @@ fn find(
 ) -> Vec<PlanProblem> {
     let files = Arc::clone(files);
     let mut problems = Problems { unread_keys, files, target, ..Problems::default() };
-    whole(plan, &mut problems);
+    check_constant_keys(plan, &mut problems);
     matrix::check(plan, &mut problems);
     expects::check(plan, &mut problems);
     repeats::check(plan, &mut problems);
@@ -253,7 +253,7 @@ fn are_wired_alike(a: &Plan, b: &Plan) -> bool {
 }
 
 /// Checks the keys that are the same at every point.
-fn whole(plan: &Plan, problems: &mut Problems) {
+fn check_constant_keys(plan: &Plan, problems: &mut Problems) {
     nodes::check(plan, problems);
     repeats::check_count(plan, problems);
     timeline::check_experiment(plan, problems);
@@ -268,8 +268,8 @@ fn at_point(plan: &Plan, topology: &Topology, problems: &mut Problems) {
         filled
     });
     let plan = filled.as_ref().unwrap_or(plan);
-    let settled = resolve::as_settled(plan);
-    let plans = (plan, &*settled);
+    let normalized = resolve::as_normalized(plan);
+    let plans = (plan, &*normalized);
     names::check(plan, problems);
     nodes::check_settings(plan, problems);
     lab::check(plans, topology, problems);

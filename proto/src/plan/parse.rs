@@ -24,11 +24,11 @@ mod unrun;
 /// Maximum number of problems collected before giving up.
 const MAX_PROBLEMS: usize = 100;
 /// Keys above the first table; often written below a table's header by mistake.
-const OF_THE_PLAN: &[&str] = &["about", "gap", "keep_awake", "order", "repeat", "seed"];
+const TOP_LEVEL_KEYS: &[&str] = &["about", "gap", "keep_awake", "order", "repeat", "seed"];
 /// Lists of tables.
 const LISTS: &[&str] = &["phases", "changes", "expect", "compare"];
 /// Largest plan that is read, in bytes.
-const MAX_TEXT: usize = 4 << 20;
+const MAX_TEXT_BYTES: usize = 4 << 20;
 
 /// Parses a plan from its TOML text.
 ///
@@ -76,7 +76,7 @@ pub(crate) fn read_text<'t>(
     text: &'t str,
     sets: &[String],
 ) -> Result<(Reading, Lines<'t>), PlanProblem> {
-    if text.len() > MAX_TEXT {
+    if text.len() > MAX_TEXT_BYTES {
         let reason = "is longer than 4 MiB; is this the right file?".to_owned();
         return Err(PlanProblem { path: "the plan".to_owned(), ..error(&[], reason) });
     }
@@ -198,7 +198,7 @@ pub(crate) fn salvage(table: Table) -> Reading {
         if !unread_keys.dropped(&place) {
             problems.push(error(&place, describe(&misfit, &place, find(&value, &place))));
         }
-        if let Some(from_to) = take_as_meant(&mut value, &misfit, &place) {
+        if let Some(from_to) = correct_header(&mut value, &misfit, &place) {
             moved.push(from_to);
             continue;
         }
@@ -295,7 +295,7 @@ fn problem_place(misfit: &Misfit) -> Vec<String> {
 /// The problem and its fix.
 fn describe(misfit: &Misfit, place: &[String], value: Option<&Value>) -> String {
     match &misfit.fault {
-        Fault::Unknown(key, known) if place.len() > 1 && OF_THE_PLAN.contains(&key.as_str()) => format!(
+        Fault::Unknown(key, known) if place.len() > 1 && TOP_LEVEL_KEYS.contains(&key.as_str()) => format!(
             "is not a key of {}; `{key}` belongs to the plan itself: write it above the first `[table]` ({known})",
             owner(place),
             known = suggest::list_of(known, "known here")
@@ -442,7 +442,7 @@ fn example(key: &str, place: &[String]) -> String {
 
 /// Reads `[link.x]` as `[links.x]` and `[phases]` as `[[phases]]`, so that their keys are checked too. The result is the
 /// corrected key and the written one.
-fn take_as_meant(
+fn correct_header(
     value: &mut Value,
     misfit: &Misfit,
     place: &[String],
@@ -488,7 +488,7 @@ fn repair(value: &mut Value, misfit: &Misfit, unread_keys: &mut UnreadKeys) -> b
         && let Some((_, parent)) = place.split_last()
         && let Some(table) = find(value, parent).and_then(Value::as_table)
     {
-        if OF_THE_PLAN.contains(&key.as_str()) {
+        if TOP_LEVEL_KEYS.contains(&key.as_str()) {
             unread_keys.mark_unread(vec![key.clone()]);
         } else {
             unread_keys.mark_misspelt(&place, table, suggest::closest(key, known), known);

@@ -27,7 +27,7 @@ pub struct Probe {
     pub start: Micros,
     /// Interval between the starts of two measurements; a longer measurement skips the missed ones. `udp_stream`: the interval that
     /// a row counts.
-    #[serde(default = "second")]
+    #[serde(default = "default_every")]
     #[schemars(extend("x-from" = "10ms", "x-to" = "1h"))]
     pub every: Micros,
     /// How it repeats.
@@ -70,7 +70,7 @@ impl Probe {
             from: from.into(),
             to: to.into(),
             start: Micros::default(),
-            every: second(),
+            every: default_every(),
             repeat: Repeat::default(),
             timeout: None,
             tos: 0,
@@ -87,7 +87,7 @@ impl Probe {
     }
 }
 
-fn second() -> Micros {
+fn default_every() -> Micros {
     Micros::from_secs(1)
 }
 

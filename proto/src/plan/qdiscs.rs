@@ -12,7 +12,7 @@ const MAX_BUCKET_S: u64 = 274;
 
 /// A key of a link that qdiscs do not implement, on this link or at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lack {
+pub struct UnsupportedFeature {
     /// The key, below the link.
     pub key: &'static [&'static str],
     /// What they cannot do: "an `ecn_rewrite`" ...
@@ -22,24 +22,31 @@ pub struct Lack {
 impl Link {
     /// The features that the kernel's qdiscs lack for this link. `queue` is the queue in front of its rate. The link may have a
     /// trace instead of a rate.
-    pub fn qdiscs_lack(&self, queue: Option<&Queue>, has_classes: bool) -> Vec<Lack> {
+    pub fn unsupported_by_qdiscs(
+        &self,
+        queue: Option<&Queue>,
+        has_classes: bool,
+    ) -> Vec<UnsupportedFeature> {
         let lacks: [(&'static [&'static str], Option<&'static str>); 7] = [
             (&["ecn_rewrite"], self.ecn_rewrite.map(|_| "an `ecn_rewrite`")),
             (&["ack_aggregation"], self.ack_aggregation.map(|_| "an `ack_aggregation`")),
-            (&["ack_filter"], self.ack_filter.then(|| filter_lack(queue)).flatten()),
+            (&["ack_filter"], self.ack_filter.then(|| unsupported_ack_filter(queue)).flatten()),
             (
                 &["policer"],
-                self.policer.and_then(|policer| self.policer_lack(policer, has_classes)),
+                self.policer.and_then(|policer| self.unsupported_policer(policer, has_classes)),
             ),
-            (&["slot"], self.slot.and_then(|slot| slot.lack(self, queue))),
+            (&["slot"], self.slot.and_then(|slot| slot.unsupported(self, queue))),
             (&["jitter", "hold"], self.jitter.and_then(|j| j.hold).map(|_| "jitter with a `hold`")),
-            (&["reorder", "late"], self.reorder.and_then(|reorder| reorder.lack(self))),
+            (&["reorder", "late"], self.reorder.and_then(|reorder| reorder.unsupported(self))),
         ];
-        lacks.into_iter().filter_map(|(key, what)| Some(Lack { key, what: what? })).collect()
+        lacks
+            .into_iter()
+            .filter_map(|(key, what)| Some(UnsupportedFeature { key, what: what? }))
+            .collect()
     }
 
     /// Why the kernel cannot police this link: its policer is a filter of HTB, in front of netem.
-    fn policer_lack(&self, policer: Policer, has_classes: bool) -> Option<&'static str> {
+    fn unsupported_policer(&self, policer: Policer, has_classes: bool) -> Option<&'static str> {
         if policer.burst.get() > policer.rate.bytes_per_sec().saturating_mul(MAX_BUCKET_S) {
             return Some("a `policer` whose bucket takes more than 274 s to fill");
         }
@@ -55,7 +62,7 @@ impl Link {
 }
 
 /// Why the kernel cannot filter acknowledgements: only CAKE does.
-fn filter_lack(queue: Option<&Queue>) -> Option<&'static str> {
+fn unsupported_ack_filter(queue: Option<&Queue>) -> Option<&'static str> {
     let is_cake = matches!(queue, Some(Queue::Cake(_)));
     (!is_cake).then_some("an `ack_filter` with a queue other than `cake`")
 }
@@ -70,7 +77,7 @@ impl Slot {
 
     /// Why netem cannot do these slots. It holds packets in its own queue, which is also that of its delay. It times a slot from
     /// the end of the previous burst, so a burst must take no time.
-    fn lack(&self, link: &Link, queue: Option<&Queue>) -> Option<&'static str> {
+    fn unsupported(&self, link: &Link, queue: Option<&Queue>) -> Option<&'static str> {
         if !matches!(queue, Some(Queue::Pfifo(_))) {
             return Some("slots with a queue other than `pfifo`");
         }
@@ -95,7 +102,7 @@ impl Reorder {
     }
 
     /// Why netem cannot do this reordering. With `late`, its table of delays has two values, so it has no others for jitter.
-    fn lack(&self, link: &Link) -> Option<&'static str> {
+    fn unsupported(&self, link: &Link) -> Option<&'static str> {
         let late = self.late?;
         if link.jitter.is_some() {
             return Some("reordering with both `late` and `jitter`");
@@ -114,7 +121,10 @@ mod tests {
     use crate::units::{Bytes, Limit, Packets, Ppm, Rate};
 
     fn lacks(link: &Link, queue: &Queue) -> Vec<&'static str> {
-        link.qdiscs_lack(Some(queue), false).into_iter().map(|lack| lack.key[0]).collect()
+        link.unsupported_by_qdiscs(Some(queue), false)
+            .into_iter()
+            .map(|feature| feature.key[0])
+            .collect()
     }
 
     fn pfifo() -> Queue {
@@ -126,8 +136,8 @@ mod tests {
         let rate = Rate::from_bits_per_sec(10_000_000);
         let policer = Some(Policer { rate, burst: Bytes::new(30_000) });
         let link = Link { rate: Some(rate), policer, ..Link::default() };
-        assert_eq!(link.qdiscs_lack(None, false), []);
-        assert_eq!(link.qdiscs_lack(None, true).len(), 1);
+        assert_eq!(link.unsupported_by_qdiscs(None, false), []);
+        assert_eq!(link.unsupported_by_qdiscs(None, true).len(), 1);
         let lost = Link { loss: Ppm::new(1), ..link.clone() };
         assert_eq!(lacks(&lost, &pfifo()), ["policer"]);
         let kept = Link { loss: Ppm::new(0), ..link.clone() };

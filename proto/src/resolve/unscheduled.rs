@@ -11,21 +11,21 @@ use crate::units::{Limit, Micros, Rate};
 
 use super::{base_rtts_in, drain_rate, resolve_limit};
 
-/// Removes the flow groups that do not run from a settled plan that has been checked. Limits in bandwidth-delay products become
+/// Removes the flow groups that do not run from a normalized plan that has been checked. Limits in bandwidth-delay products become
 /// bytes or packets if a base round-trip time differs without these groups.
-pub(crate) fn remove_unscheduled(settled: &mut Plan) {
-    if settled.flows.iter().all(|(name, flow)| is_scheduled(settled, name, flow)) {
+pub(crate) fn remove_unscheduled(normalized: &mut Plan) {
+    if normalized.flows.iter().all(|(name, flow)| is_scheduled(normalized, name, flow)) {
         return;
     }
     // The topology does not depend on the groups.
-    let topology = Topology::build(settled);
-    let with_all = rtts(settled, &topology);
-    let mut flows = std::mem::take(&mut settled.flows);
-    flows.retain(|name, flow| is_scheduled(settled, name, flow));
-    settled.flows = flows;
-    let left = rtts(settled, &topology);
+    let topology = Topology::build(normalized);
+    let with_all = rtts(normalized, &topology);
+    let mut flows = std::mem::take(&mut normalized.flows);
+    flows.retain(|name, flow| is_scheduled(normalized, name, flow));
+    normalized.flows = flows;
+    let left = rtts(normalized, &topology);
     for (name, rtt) in with_all.iter().filter(|(name, rtt)| left.get(*name) != Some(*rtt)) {
-        fix_limits(settled, name, *rtt);
+        fix_limits(normalized, name, *rtt);
     }
 }
 
@@ -35,8 +35,8 @@ fn rtts(plan: &Plan, topology: &Topology) -> BTreeMap<String, Micros> {
 }
 
 /// Resolves the limits in bandwidth-delay products of a link's queues and of changes of its own queue.
-fn fix_limits(settled: &mut Plan, name: &str, rtt: Micros) {
-    let Plan { links, changes, .. } = settled;
+fn fix_limits(normalized: &mut Plan, name: &str, rtt: Micros) {
+    let Plan { links, changes, .. } = normalized;
     let Some(link) = links.get_mut(name) else { return };
     for class in link.classes.values_mut() {
         let rate = class.rate;

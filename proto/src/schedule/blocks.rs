@@ -8,7 +8,7 @@ const MIN_BLOCK_BYTES: u64 = 1448;
 /// Block length without a rate, and the longest with one: iperf3's default (`-l`).
 pub const MAX_BLOCK_BYTES: u64 = 128 << 10;
 /// Time limit for making a connection, seconds.
-pub const CONNECT_LIMIT_S: u64 = 3;
+pub const CONNECT_TIMEOUT_S: u64 = 3;
 
 /// Block length: 10 ms of the rate. iperf3 paces whole blocks, and its default of 128 KiB would be a burst of 90 packets.
 pub fn block_bytes(rate: Rate) -> u64 {

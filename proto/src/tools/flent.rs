@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::LONGEST_S;
 use super::named::{Capped, Lenient, Number, Reading, Text, bytes, count, nanos, plain};
-use super::stamp::{self, Base};
+use super::stamp::{self, BaseDate};
 use crate::wire::{self, ProbeKind, Role, SampleSource, Side, run_event::Of};
 
 /// Limit of rows of missing replies per file, because a sequence number can be a million above the previous one.
@@ -84,7 +84,7 @@ pub(super) fn read(text: &[u8]) -> Reading {
     };
     let metadata = document.metadata.get().cloned().unwrap_or_default();
     let t0 = [&metadata.t0, &metadata.time].into_iter().find_map(Text::text);
-    let t0_s = t0.and_then(|t0| Some(stamp::strip(t0, Base::default())?.0 as f64 / 1e9));
+    let t0_s = t0.and_then(|t0| Some(stamp::strip(t0, BaseDate::default())?.0 as f64 / 1e9));
     let is_computed = |name: &str| COMPUTED.iter().any(|end| name.ends_with(end));
     let mut raw_values = document.raw_values;
     raw_values.retain(|name, raw| !raw.items.is_empty() && !is_computed(name));
@@ -130,7 +130,7 @@ fn convert(name: &str, raw: &mut [Raw]) {
     for raw in raw.iter_mut().filter(|raw| raw.dur.value().is_some()) {
         if let Some(per_second) = raw.val.value() {
             raw.val = match per_second > 0.0 {
-                true => Lenient::Is(1e3 / per_second),
+                true => Lenient::Valid(1e3 / per_second),
                 false => Lenient::default(),
             };
         }
@@ -141,7 +141,7 @@ fn convert(name: &str, raw: &mut [Raw]) {
 fn on_axis(x_values: &Capped<Number>, result: &Capped<Number>, t0_s: f64) -> Capped<Raw> {
     let raw = |(x, value): (&Number, &Number)| {
         let (x, value) = (x.value()?, value.value()?);
-        Some(Raw { t: Lenient::Is(t0_s + x), val: Lenient::Is(value), ..Default::default() })
+        Some(Raw { t: Lenient::Valid(t0_s + x), val: Lenient::Valid(value), ..Default::default() })
     };
     let items = x_values.items.iter().zip(&result.items).filter_map(raw).collect();
     Capped { items, more: result.more }

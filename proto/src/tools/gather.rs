@@ -19,7 +19,7 @@ use crate::wire::{self, Role, SampleSource, Side, run_event::Of};
 mod named;
 mod roles;
 
-use roles::{Connections, Named};
+use roles::{ConnectionNames, Connections};
 pub use roles::{Key, Names};
 
 /// A file that was read.
@@ -126,7 +126,7 @@ fn timeless(source: &Source) -> Option<String> {
 fn sample(
     row: &Row,
     end: Option<(Key, Side)>,
-    named: &BTreeMap<Key, Named>,
+    named: &BTreeMap<Key, ConnectionNames>,
     last: &mut BTreeMap<(Key, Side), u64>,
 ) -> wire::FlowSample {
     let mut sample = row.info.sample.clone();
@@ -150,7 +150,7 @@ fn sample(
 /// The row of a connection on one node, created at its first appearance.
 fn flow<'a>(
     flows: &'a mut BTreeMap<(String, Key, Side), wire::Flow>,
-    named: &BTreeMap<Key, Named>,
+    named: &BTreeMap<Key, ConnectionNames>,
     connections: &Connections,
     source: &Source,
     key: Key,
@@ -158,7 +158,7 @@ fn flow<'a>(
 ) -> &'a mut wire::Flow {
     flows.entry((source.node.clone(), key, side)).or_insert_with(|| {
         let name = named.get(&key);
-        let text = |pick: fn(&Named) -> &str| name.map_or(UNKNOWN, pick).to_owned();
+        let text = |pick: fn(&ConnectionNames) -> &str| name.map_or(UNKNOWN, pick).to_owned();
         wire::Flow {
             flow_id: text(|name| &name.flow_id),
             group: text(|name| &name.group),
@@ -199,7 +199,7 @@ struct Place<'a> {
     source: &'a Source,
     /// The test's number in the file.
     number: usize,
-    named: &'a BTreeMap<Key, Named>,
+    named: &'a BTreeMap<Key, ConnectionNames>,
     connections: &'a Connections,
 }
 

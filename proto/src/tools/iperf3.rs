@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::clip;
+use super::truncate;
 use crate::wire::{self, Side};
 
 mod limits;
@@ -287,7 +287,7 @@ impl Report {
                 },
                 (b"error", true) => match decode::<String>(member.value, MAX_MEMBER_BYTES) {
                     // An end that has failed may report more errors while it exits: the first one is the cause.
-                    Some(error) => report.error = report.error.or_else(|| Some(clip(&error))),
+                    Some(error) => report.error = report.error.or_else(|| Some(truncate(&error))),
                     None => report.flaw(at, Flaw::ERROR),
                 },
                 _ => {}
@@ -305,7 +305,7 @@ impl Report {
             "start" => self.on_start(serde_json::from_value(line.data).ok()?, 0, numbering),
             "interval" => self.on_interval(serde_json::from_value(line.data).ok()?, 0),
             "end" => self.on_end(serde_json::from_value(line.data).ok()?, 0),
-            "error" => self.error = Some(clip(line.data.as_str()?)),
+            "error" => self.error = Some(truncate(line.data.as_str()?)),
             _ => {}
         }
         let whole = self.flaws.len() == flaws;
@@ -319,7 +319,7 @@ impl Report {
     }
 
     fn on_start(&mut self, start: Start, at: usize, numbering: Numbering) {
-        self.version = clip(&start.version);
+        self.version = truncate(&start.version);
         let millis = start.timestamp.timemillisecs.map(|ms| ms / 1e3);
         let began_s = millis.or(start.timestamp.timesecs);
         self.began_s = began_s.filter(|&s| is_instant(s));
@@ -412,8 +412,8 @@ impl Report {
 
     fn on_end(&mut self, end: EndReport, at: usize) {
         self.complete = true;
-        self.sender_cc = end.sender_tcp_congestion.as_deref().map(clip);
-        self.receiver_cc = end.receiver_tcp_congestion.as_deref().map(clip);
+        self.sender_cc = end.sender_tcp_congestion.as_deref().map(truncate);
+        self.receiver_cc = end.receiver_tcp_congestion.as_deref().map(truncate);
         if end.streams.len() > MAX_STREAMS {
             self.flaw(at, Flaw::STREAMS);
         }

@@ -6,7 +6,7 @@
 
 use super::iperf3::{Addresses, Connection, IntervalValues, MAX_STREAMS, Report};
 use super::ss::address;
-use super::{clip, stamp};
+use super::{stamp, truncate};
 
 /// Tests, in the order of the file.
 #[derive(Debug, Default)]
@@ -78,7 +78,7 @@ impl Tests {
         }
         if let Some(port) = new_test(line) {
             // Server and client both print more than one such line before the first stream.
-            if self.tests.last().is_none_or(|test| !test.ids.is_empty() || test.over()) {
+            if self.tests.last().is_none_or(|test| !test.ids.is_empty() || test.is_over()) {
                 self.tests.push(Test { line: number, ..Default::default() });
             }
             let listens = !line.starts_with("Connecting");
@@ -88,7 +88,7 @@ impl Tests {
             return true;
         }
         if let Some(version) = line.strip_prefix("iperf 3") {
-            self.test(number).report.version = clip(&format!("iperf 3{version}"));
+            self.test(number).report.version = truncate(&format!("iperf 3{version}"));
             return true;
         }
         if let Some(rest) = line.strip_prefix('[')
@@ -101,7 +101,7 @@ impl Tests {
     }
 
     fn other(&mut self, number: u64, line: &str, separated: bool) -> bool {
-        let after = |key: &str| line.strip_prefix(key).map(|rest| clip(rest.trim()));
+        let after = |key: &str| line.strip_prefix(key).map(|rest| truncate(rest.trim()));
         if let Some(error) = after("iperf3: error - ").or_else(|| after("iperf3: interrupt - ")) {
             let report = &mut self.test(number).report;
             report.error = report.error.take().or(Some(error));
@@ -114,7 +114,7 @@ impl Tests {
         } else {
             if line.starts_with("- - - -") {
                 // An excerpt may hold the last lines of several tests.
-                if self.test(number).over() {
+                if self.test(number).is_over() {
                     self.tests.push(Test { line: number, ..Default::default() });
                 }
                 self.separated = true;
@@ -142,7 +142,7 @@ impl Tests {
     fn stream_line(&mut self, number: u64, at_ns: Option<u64>, id: u32, rest: &str) -> bool {
         if let Some(connection) = connection(rest) {
             // A new connection after results begins a server's next test.
-            if self.test(number).over() {
+            if self.test(number).is_over() {
                 self.tests.push(Test { line: number, ..Default::default() });
             }
             let test = self.test(number);
@@ -208,7 +208,7 @@ impl Test {
         self.server_port.or_else(|| first.map(port))
     }
 
-    fn over(&self) -> bool {
+    fn is_over(&self) -> bool {
         !self.totals.is_empty()
     }
 

@@ -8,12 +8,12 @@ use std::marker::PhantomData;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, SeqAccess, Visitor};
 
 use super::text::{Found, MAX_ROWS, MAX_UNREAD, Unread};
-use super::{LATEST_S, MAX_COUNT, clip, flent, qlog};
+use super::{LATEST_S, MAX_COUNT, flent, qlog, truncate};
 use crate::wire::run_event::Of;
 
 /// Rows of a file whose flows have names.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Named {
+pub struct NamedRows {
     /// `flent` or `qlog`; empty: the file is neither.
     pub tool: &'static str,
     /// Times are nanoseconds since 1970.
@@ -42,7 +42,7 @@ pub(super) fn read(bytes: &[u8]) -> Option<Found> {
 
 /// A file that is being read.
 pub(super) struct Reading {
-    pub(super) named: Named,
+    pub(super) named: NamedRows,
     unread: Vec<Unread>,
     more_unread: u64,
     rows_left_out: u64,
@@ -50,7 +50,7 @@ pub(super) struct Reading {
 
 impl Reading {
     pub(super) fn new(tool: &'static str) -> Self {
-        let named = Named { tool, ..Default::default() };
+        let named = NamedRows { tool, ..Default::default() };
         Self { named, unread: vec![], more_unread: 0, rows_left_out: 0 }
     }
 
@@ -70,7 +70,9 @@ impl Reading {
     /// Records that a part of the document is not in the tables. A document may be one line, so the reason names the part.
     pub(super) fn unread(&mut self, reason: &str) {
         match self.unread.len() < MAX_UNREAD {
-            true => self.unread.push(Unread { line: 1, text: String::new(), reason: clip(reason) }),
+            true => {
+                self.unread.push(Unread { line: 1, text: String::new(), reason: truncate(reason) })
+            }
             false => self.more_unread += 1,
         }
     }
@@ -119,7 +121,7 @@ pub(super) fn plain(name: &str) -> String {
     let parts: Vec<&str> = name.split(|c| !fits(c)).filter(|part| !part.is_empty()).collect();
     match parts.is_empty() {
         true => "unnamed".to_owned(),
-        false => clip(&parts.join("-")),
+        false => truncate(&parts.join("-")),
     }
 }
 
@@ -127,7 +129,7 @@ pub(super) fn plain(name: &str) -> String {
 #[derive(Debug, Clone, serde::Deserialize)]
 #[serde(untagged)]
 pub(super) enum Lenient<T> {
-    Is(T),
+    Valid(T),
     Other(IgnoredAny),
 }
 
@@ -140,7 +142,7 @@ impl<T> Default for Lenient<T> {
 impl<T> Lenient<T> {
     pub(super) fn get(&self) -> Option<&T> {
         match self {
-            Self::Is(value) => Some(value),
+            Self::Valid(value) => Some(value),
             Self::Other(_) => None,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{LONGEST_S, clip};
+use super::{LONGEST_S, truncate};
 
 /// Limit of sequence numbers: at one request per second, a run lasts less than [`LONGEST_S`].
 const MAX_SEQ: u32 = 1 << 26;
@@ -45,7 +45,7 @@ impl PingRuns {
         let clean = text.replace("\\_", "_").replace("**", "");
         let line = clean.trim();
         if let Some(rest) = line.strip_prefix("PING ") {
-            let host = clip(rest.split([' ', '(', ':']).next().unwrap_or_default());
+            let host = truncate(rest.split([' ', '(', ':']).next().unwrap_or_default());
             self.0.push(PingRun { line: number, host, ..Default::default() });
             return true;
         }

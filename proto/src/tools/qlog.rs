@@ -10,9 +10,9 @@ use serde::Deserialize;
 use super::named::{
     Capped, Lenient, Number, RECORD_SEPARATOR, Reading, Text, bytes, count, nanos_of_ms, plain,
 };
-use super::stamp::{self, Base};
+use super::stamp::{self, BaseDate};
 use super::text::MAX_ROWS;
-use super::{MAX_COUNT, clip};
+use super::{MAX_COUNT, truncate};
 use crate::wire::{self, Role, SampleSource, Side, TcpEventKind, run_event::Of};
 
 /// The smallest maximum datagram size that QUIC permits (RFC 9000, section 14), for files that do not give theirs.
@@ -84,16 +84,16 @@ struct Event {
 #[derive(Deserialize, Default, Clone, Debug)]
 #[serde(default)]
 struct Data {
-    min_rtt: Given,
-    smoothed_rtt: Given,
-    rtt_variance: Given,
-    pto_count: Given,
-    congestion_window: Given,
-    ssthresh: Given,
-    bytes_in_flight: Given,
-    packets_in_flight: Given,
-    pacing_rate: Given,
-    max_datagram_size: Given,
+    min_rtt: OptionalNumber,
+    smoothed_rtt: OptionalNumber,
+    rtt_variance: OptionalNumber,
+    pto_count: OptionalNumber,
+    congestion_window: OptionalNumber,
+    ssthresh: OptionalNumber,
+    bytes_in_flight: OptionalNumber,
+    packets_in_flight: OptionalNumber,
+    pacing_rate: OptionalNumber,
+    max_datagram_size: OptionalNumber,
     new: Text,
     event_type: Text,
     timer_type: Text,
@@ -103,20 +103,20 @@ struct Data {
 #[derive(Deserialize, Default, Clone, Debug)]
 #[serde(default)]
 struct RawInfo {
-    length: Given,
+    length: OptionalNumber,
 }
 
 /// A number that an event may lack. If the event has it, it is a value or unreadable.
-type Given = Option<Number>;
+type OptionalNumber = Option<Number>;
 
-fn value(given: &Given) -> Option<f64> {
+fn value(given: &OptionalNumber) -> Option<f64> {
     given.as_ref()?.value()
 }
 
 /// Takes a given value. If the column cannot hold it, it is unknown, and its name is recorded.
 fn take<T>(
     column: &mut Option<T>,
-    (name, given): (&'static str, &Given),
+    (name, given): (&'static str, &OptionalNumber),
     of: impl Fn(f64) -> Option<T>,
     wrong: &mut Vec<&'static str>,
 ) {
@@ -208,7 +208,7 @@ impl Times {
             _ => "absolute",
         };
         let format = common.time_format.text().unwrap_or(default);
-        let ms = |text: &str| stamp::strip(text, Base::default()).map(|at| at.0 as f64 / 1e6);
+        let ms = |text: &str| stamp::strip(text, BaseDate::default()).map(|at| at.0 as f64 / 1e6);
         let reference_ms = match reference {
             Some(Reference::Number(ms)) => Some(*ms),
             Some(Reference::Text(text)) => text.parse().ok(),
@@ -287,7 +287,7 @@ impl Flow {
         if !others.is_empty() {
             let total: u64 = others.values().sum();
             let names: Vec<&str> = others.keys().copied().take(10).collect();
-            let names = clip(&names.join(", "));
+            let names = truncate(&names.join(", "));
             out.named.notes.push(format!(
                 "{}: {total} events of {} kinds that have no table: {names}",
                 flow.flow_id,
@@ -326,7 +326,7 @@ impl Flow {
         let datagram_bytes = own_bytes.or_else(largest).unwrap_or(DATAGRAM_BYTES);
         Self {
             side: if receives { Side::Receiver } else { Side::Sender },
-            cc: clip(cc.unwrap_or_default()),
+            cc: truncate(cc.unwrap_or_default()),
             datagram_bytes: datagram_bytes.clamp(1.0, 65_535.0),
             sample: wire::FlowSample::default(),
             lost_pkts: 0,
@@ -403,7 +403,7 @@ impl Flow {
         let sample = &mut self.sample;
         let mut wrong = Vec::new();
         let mut set = |column: &mut Option<u32>,
-                       given: (&'static str, &Given),
+                       given: (&'static str, &OptionalNumber),
                        of: &dyn Fn(f64) -> Option<u32>| {
             take(column, given, of, &mut wrong);
         };

@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::{LONGEST_S, MAX_COUNT, clip};
+use super::{LONGEST_S, MAX_COUNT, truncate};
 use crate::wire;
 
 mod pair;
@@ -143,7 +143,7 @@ fn process(users: &str) -> Option<Process> {
         let end = digits.find(|c: char| !c.is_ascii_digit())?;
         digits[..end].parse().ok()
     };
-    Some(Process { name: clip(name), pid: number("pid=")?, fd: number("fd=")? })
+    Some(Process { name: truncate(name), pid: number("pid=")?, fd: number("fd=")? })
 }
 
 /// A line that ends with one of these words is cut: `ss` always prints something after them.

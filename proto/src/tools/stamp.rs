@@ -4,7 +4,7 @@ use super::LATEST_S;
 
 /// The date and year of stamps that have none. All stamps count as UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Base {
+pub struct BaseDate {
     /// "2024".
     pub year: i64,
     /// 1 to 12.
@@ -13,13 +13,13 @@ pub struct Base {
     pub day: u32,
 }
 
-impl Default for Base {
+impl Default for BaseDate {
     fn default() -> Self {
         Self { year: 1970, month: 1, day: 1 }
     }
 }
 
-impl Base {
+impl BaseDate {
     /// Parses `2024-09-09`.
     pub fn parse(text: &str) -> Option<Self> {
         let (year, month, day) = date(text)?;
@@ -35,7 +35,7 @@ const DAY_NS: u64 = 86_400 * SECOND_NS;
 /// Known forms are seconds since 1970 with and without a fraction (`%s`, `%.s`), the same in brackets (`ping -D`),
 /// `2024-09-09T10:26:29.8`, `2024-09-09 10:26:29`, `Sep 09 10:26:29` (the default of ts), `10:26:29`, and seconds since ts began
 /// (`-s '%.s'`).
-pub fn strip(line: &str, base: Base) -> Option<(u64, &str)> {
+pub fn strip(line: &str, base: BaseDate) -> Option<(u64, &str)> {
     let trimmed = line.trim_start();
     if let Some(inner) = trimmed.strip_prefix('[') {
         let (stamp, rest) = inner.split_once(']')?;
@@ -58,7 +58,7 @@ pub fn strip(line: &str, base: Base) -> Option<(u64, &str)> {
         return Some((at(day, of_day(second)?), after(behind)));
     }
     let month = month(first)?;
-    let day = real(base.year, month, second.parse().ok()?)?;
+    let day = valid_date(base.year, month, second.parse().ok()?)?;
     let (clock, behind) = word(behind.trim_start())?;
     Some((at(day, of_day(clock)?), after(behind)))
 }
@@ -69,7 +69,7 @@ pub fn of_date(text: &str) -> Option<u64> {
     let day = words.next()?.parse().ok()?;
     let month = month(words.next()?)?;
     let year = words.next()?.parse().ok()?;
-    Some(at(real(year, month, day)?, of_day(words.next()?)?))
+    Some(at(valid_date(year, month, day)?, of_day(words.next()?)?))
 }
 
 /// Finds another line's stamp (`%.s`) in the middle of a line: the line was torn there.
@@ -161,11 +161,11 @@ fn date(text: &str) -> Option<(i64, u32, u32)> {
     let year = parts.next()?.parse().ok()?;
     let month = parts.next()?.parse().ok()?;
     let day = parts.next()?.parse().ok()?;
-    parts.next().is_none().then(|| real(year, month, day))?
+    parts.next().is_none().then(|| valid_date(year, month, day))?
 }
 
 /// Checks that a day exists and is before [`LATEST_S`].
-fn real(year: i64, month: u32, day: u32) -> Option<(i64, u32, u32)> {
+fn valid_date(year: i64, month: u32, day: u32) -> Option<(i64, u32, u32)> {
     if !(1970..2200).contains(&year) || !(1..=12).contains(&month) {
         return None;
     }
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const BASE: Base = Base { year: 2024, month: 9, day: 9 };
+    const BASE: BaseDate = BaseDate { year: 2024, month: 9, day: 9 };
     /// 2024-09-09 10:26:29 UTC.
     const AT: u64 = 1_725_877_589 * SECOND_NS;
 
@@ -266,9 +266,9 @@ mod tests {
 
     #[test]
     fn leap_days_count() {
-        assert_eq!(Base::parse("2024-02-29"), Some(Base { year: 2024, month: 2, day: 29 }));
-        assert_eq!(Base::parse("2100-02-29"), None);
-        assert_eq!(Base::parse("2024-12-31").map(|base| base.day), Some(31));
+        assert_eq!(BaseDate::parse("2024-02-29"), Some(BaseDate { year: 2024, month: 2, day: 29 }));
+        assert_eq!(BaseDate::parse("2100-02-29"), None);
+        assert_eq!(BaseDate::parse("2024-12-31").map(|base| base.day), Some(31));
         assert_eq!(days((1970, 1, 1)), 0);
         assert_eq!(days((2000, 3, 1)) - days((2000, 2, 28)), 2);
         assert_eq!(days((2100, 3, 1)) - days((2100, 2, 28)), 1);

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::gather::{Gathered, Names, Source, gather};
-use super::stamp::Base;
+use super::stamp::BaseDate;
 use super::text::{self, MAX_LINE_BYTES, MAX_ROWS, MAX_UNREAD};
 use super::{LATEST_S, LONGEST_S};
 use crate::wire::run_event::Of;
@@ -45,7 +45,7 @@ const EXTREMES: [&str; 16] = [
 ];
 
 fn read(bytes: &[u8]) -> (text::Found, Gathered) {
-    let found = text::read(bytes, Base::default());
+    let found = text::read(bytes, BaseDate::default());
     let source = Source { stem: "x".into(), node: "n".into(), found: found.clone() };
     (found, gather(&[source], &Names::new()))
 }
@@ -176,7 +176,7 @@ fn a_file_cannot_make_its_reader_hold_much_more_than_itself() {
     assert_eq!((found.unread.len(), found.more_unread), (MAX_UNREAD, 7));
     // Rows.
     let rows = "[ 5] 0-1 sec 1 Bytes 1 bits/sec\n".repeat(MAX_ROWS + 3);
-    assert_eq!(text::read(rows.as_bytes(), Base::default()).unread_count(), 3);
+    assert_eq!(text::read(rows.as_bytes(), BaseDate::default()).unread_count(), 3);
     // Streams, in one interval and in one test.
     let row = "{\"start\":0,\"end\":1,\"seconds\":1,\"bytes\":1}";
     let streams = format!(

@@ -2,8 +2,8 @@
 
 use super::iperf3::{Numbering, Report};
 use super::iperf3_text::{Test, Tests};
-use super::named::{self, Named};
-use super::stamp::{self, Base};
+use super::named::{self, NamedRows};
+use super::stamp::{self, BaseDate};
 use super::{iperf3, ping, ss};
 
 /// Contents of a file.
@@ -16,7 +16,7 @@ pub struct Found {
     /// Runs of ping.
     pub pings: Vec<ping::PingRun>,
     /// Rows of a flent or qlog file.
-    pub named: Named,
+    pub named: NamedRows,
     /// Lines that are not empty.
     pub lines: u64,
     /// Lines that are not completely in the tables; at most the first [`MAX_UNREAD`] that are noticed.
@@ -59,11 +59,11 @@ const TOO_MANY: &str = "the file has more than 1048576 rows; split it";
 const AS_LISTED: Numbering = Numbering { client_port: 0, count: 0, listens: false };
 
 /// Parses a file of any supported tool.
-pub fn read(bytes: &[u8], base: Base) -> Found {
+pub fn read(bytes: &[u8], base: BaseDate) -> Found {
     if let Some(found) = named::read(bytes) {
         return found;
     }
-    let mut walk = Walk { base, scan_bytes: SCANS * bytes.len(), ..Default::default() };
+    let mut walk = TextReader { base, scan_bytes: SCANS * bytes.len(), ..Default::default() };
     let mut at = 0;
     let mut number = 0;
     while at < bytes.len() {
@@ -96,7 +96,7 @@ pub fn read(bytes: &[u8], base: Base) -> Found {
     walk.finish()
 }
 
-fn split(line: &str, base: Base) -> (Option<u64>, &str) {
+fn split(line: &str, base: BaseDate) -> (Option<u64>, &str) {
     stamp::strip(line, base).map_or((None, line), |(at_ns, rest)| (Some(at_ns), rest))
 }
 
@@ -112,8 +112,8 @@ fn is_event(text: &str) -> bool {
 }
 
 #[derive(Default)]
-struct Walk {
-    base: Base,
+struct TextReader {
+    base: BaseDate,
     found: Found,
     sockets: ss::Pairing,
     tests: Tests,
@@ -129,7 +129,7 @@ struct Walk {
 /// This scan may cover a file's length that many times.
 const SCANS: usize = 16;
 
-impl Walk {
+impl TextReader {
     /// Reads a document of `-J`. Returns its length in bytes.
     fn document(&mut self, number: u64, bytes: &[u8]) -> usize {
         let open = bytes.iter().position(|&b| b == b'{').unwrap_or(0);

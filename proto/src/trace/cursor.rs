@@ -31,14 +31,14 @@ pub struct Cursor {
     on_end: OnEnd,
     floor: Rate,
     begin_ns: u64,
-    place: Place,
+    position: Position,
     /// The work that one lap carries, in bit·ns/s; `None` if a row has no rate.
     lap_work: Option<u128>,
 }
 
 /// Where a cursor is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Position {
     Before,
     /// In a row of the lap that began at `lap_ns`.
     Row {
@@ -46,7 +46,7 @@ enum Place {
         lap_ns: u64,
     },
     /// After the end of a trace that stops.
-    Behind,
+    After,
 }
 
 impl Cursor {
@@ -64,7 +64,7 @@ impl Cursor {
             on_end: replay.plan.on_end,
             floor,
             begin_ns,
-            place: Place::Before,
+            position: Position::Before,
             lap_work,
         })
     }
@@ -79,13 +79,13 @@ impl Cursor {
     /// Sets another start time of the trace, and moves to the position before it.
     pub fn begin(&mut self, at_ns: u64) {
         self.begin_ns = at_ns;
-        self.place = Place::Before;
+        self.position = Position::Before;
     }
 
     /// Moves to the position of `other`, which is a copy of this cursor.
     pub fn follow(&mut self, other: &Self) {
         self.begin_ns = other.begin_ns;
-        self.place = other.place;
+        self.position = other.position;
     }
 
     /// When the trace begins; `u64::MAX` if that is not known yet.
@@ -95,9 +95,9 @@ impl Cursor {
 
     /// The current piece.
     pub fn piece(&self) -> Piece {
-        let (steps, index, from_ns, until_ns) = match self.place {
-            Place::Before => (self.steps(), 0, 0, self.begin_ns),
-            Place::Row { index, lap_ns } => {
+        let (steps, index, from_ns, until_ns) = match self.position {
+            Position::Before => (self.steps(), 0, 0, self.begin_ns),
+            Position::Row { index, lap_ns } => {
                 let steps = self.steps();
                 let at = |at_ns: u64| lap_ns.saturating_add(at_ns);
                 let until_ns = match steps.steps.get(index + 1) {
@@ -107,7 +107,7 @@ impl Cursor {
                 };
                 (steps, index, at(steps.steps[index].at_ns), until_ns)
             }
-            Place::Behind => {
+            Position::After => {
                 let from_ns = self.begin_ns.saturating_add(self.steps().length_ns);
                 let rate = Some(Rate::from_bits_per_sec(0));
                 let until_ns = u64::MAX;
@@ -115,9 +115,9 @@ impl Cursor {
             }
         };
         let step = &steps.steps[index];
-        let row = match self.place {
-            Place::Row { .. } => index as u32 + 1,
-            Place::Before | Place::Behind => 0,
+        let row = match self.position {
+            Position::Row { .. } => index as u32 + 1,
+            Position::Before | Position::After => 0,
         };
         Piece {
             from_ns,
@@ -131,40 +131,40 @@ impl Cursor {
 
     /// Moves to the next piece; `false`, without moving, if there is none.
     pub fn advance(&mut self) -> bool {
-        let next = match self.place {
-            Place::Before if self.begin_ns == u64::MAX => return false,
-            Place::Before => Place::Row { index: 0, lap_ns: self.begin_ns },
-            Place::Row { index, lap_ns } if index + 1 < self.steps().steps.len() => {
-                Place::Row { index: index + 1, lap_ns }
+        let next = match self.position {
+            Position::Before if self.begin_ns == u64::MAX => return false,
+            Position::Before => Position::Row { index: 0, lap_ns: self.begin_ns },
+            Position::Row { index, lap_ns } if index + 1 < self.steps().steps.len() => {
+                Position::Row { index: index + 1, lap_ns }
             }
-            Place::Row { lap_ns, .. } => match self.on_end {
+            Position::Row { lap_ns, .. } => match self.on_end {
                 OnEnd::Hold => return false,
-                OnEnd::Stop => Place::Behind,
+                OnEnd::Stop => Position::After,
                 OnEnd::Loop => match lap_ns.checked_add(self.steps().length_ns) {
-                    Some(lap_ns) => Place::Row { index: 0, lap_ns },
+                    Some(lap_ns) => Position::Row { index: 0, lap_ns },
                     None => return false,
                 },
             },
-            Place::Behind => return false,
+            Position::After => return false,
         };
-        self.place = next;
+        self.position = next;
         true
     }
 
     /// Moves to the piece in force at `at_ns`; does not move backwards.
     pub fn seek(&mut self, at_ns: u64) {
         // After a long idle period the cursor skips rows that affected no packet.
-        if let Place::Row { index, lap_ns } = self.place
+        if let Position::Row { index, lap_ns } = self.position
             && self.on_end == OnEnd::Loop
         {
             let laps = at_ns.saturating_sub(lap_ns) / self.steps().length_ns;
             if laps > 0 {
                 let lap_ns = lap_ns + laps * self.steps().length_ns;
-                self.place = Place::Row { index: 0, lap_ns };
+                self.position = Position::Row { index: 0, lap_ns };
             } else if at_ns >= self.piece().until_ns {
                 let rows = &self.steps().steps[index..];
                 let passed = rows.partition_point(|step| lap_ns + step.at_ns <= at_ns);
-                self.place = Place::Row { index: index + passed - 1, lap_ns };
+                self.position = Position::Row { index: index + passed - 1, lap_ns };
             }
         }
         while self.piece().until_ns <= at_ns && self.advance() {}
@@ -202,8 +202,8 @@ impl Cursor {
 
     /// At the beginning of a lap, skips the laps that the work fills completely. `None` if a lap carries nothing.
     fn skip_laps(&mut self, from_ns: &mut u64, work: &mut u64) -> Option<()> {
-        let (Place::Row { index: 0, lap_ns }, OnEnd::Loop, Some(lap_work)) =
-            (self.place, self.on_end, self.lap_work)
+        let (Position::Row { index: 0, lap_ns }, OnEnd::Loop, Some(lap_work)) =
+            (self.position, self.on_end, self.lap_work)
         else {
             return Some(());
         };
@@ -214,7 +214,7 @@ impl Cursor {
         *work -= (laps * lap_work) as u64;
         let passed_ns = u64::try_from(laps * u128::from(self.steps().length_ns)).ok()?;
         *from_ns = lap_ns.checked_add(passed_ns)?;
-        self.place = Place::Row { index: 0, lap_ns: *from_ns };
+        self.position = Position::Row { index: 0, lap_ns: *from_ns };
         Some(())
     }
 }

@@ -170,7 +170,7 @@ pub fn generate(
     if top > MAX_RATE.bits_per_sec() || rate.is_some_and(|rate| rate.bits_per_sec() < 1000) {
         return Err(GenerateError::Rate(top));
     }
-    let mut made = Made::new(seed, length_ns);
+    let mut made = TraceBuilder::new(seed, length_ns);
     match kind {
         Kind::Lte => return lte(&mut made.draws, length_ns).map(Trace::Opportunities),
         Kind::Poisson => {
@@ -274,14 +274,14 @@ const MOBB: Wlan = Wlan {
 
 const NOTHING: Step = Step { at_ns: 0, rate: None, delay_ns: None, loss: None, line: 0 };
 
-struct Made {
+struct TraceBuilder {
     draws: Draws,
     steps: Vec<Step>,
     at_ns: u64,
     length_ns: u64,
 }
 
-impl Made {
+impl TraceBuilder {
     fn new(seed: u64, length_ns: u64) -> Self {
         Self { draws: Draws::new(seed), steps: Vec::new(), at_ns: 0, length_ns }
     }
@@ -419,7 +419,7 @@ fn lte(draws: &mut Draws, length_ns: u64) -> Result<Opportunities, GenerateError
             at_ns.push(ms * MS_NS);
             wait += draws.exponential();
         }
-        few_enough(&at_ns)?;
+        check_opportunity_count(&at_ns)?;
     }
     until(at_ns, length_ms)
 }
@@ -432,12 +432,12 @@ fn poisson(draws: &mut Draws, length_ns: u64, bps: u64) -> Result<Opportunities,
     while next_ns < (length_ms * MS_NS) as f64 {
         at_ns.push(next_ns as u64 / MS_NS * MS_NS);
         next_ns += draws.exponential() * gap_ns;
-        few_enough(&at_ns)?;
+        check_opportunity_count(&at_ns)?;
     }
     until(at_ns, length_ms)
 }
 
-fn few_enough(at_ns: &[u64]) -> Result<(), GenerateError> {
+fn check_opportunity_count(at_ns: &[u64]) -> Result<(), GenerateError> {
     if at_ns.len() > MAX_ROWS {
         return Err(GenerateError::TooManyOpportunities);
     }

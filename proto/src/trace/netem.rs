@@ -45,15 +45,15 @@ const NS_UNITS: [(&str, u64); 21] = [
 
 /// A problem of a model, and its place.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}{misfit}", before(path))]
+#[error("{}{kind}", before(path))]
 struct ModelError {
     /// Models and fields, outermost first; empty for the whole file.
     path: String,
-    misfit: Misfit,
+    kind: ModelErrorKind,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-enum Misfit {
+enum ModelErrorKind {
     #[error("the rate {0} is beyond {MAX_RATE}")]
     Rate(Rate),
     #[error("a row lasts less than a microsecond")]
@@ -108,9 +108,9 @@ enum Misfit {
     DurationTooLong,
 }
 
-impl Misfit {
+impl ModelErrorKind {
     fn at(self, path: &str) -> ModelError {
-        ModelError { path: path.to_owned(), misfit: self }
+        ModelError { path: path.to_owned(), kind: self }
     }
 }
 
@@ -142,20 +142,20 @@ impl Player {
     fn push(&mut self, bps: u64, length_ns: u64, path: &str) -> Result<(), ModelError> {
         let rate = Rate::from_bits_per_sec(bps);
         if rate > MAX_RATE {
-            return Err(Misfit::Rate(rate).at(path));
+            return Err(ModelErrorKind::Rate(rate).at(path));
         }
         if length_ns < super::rows::MIN_ROW_NS {
-            return Err(Misfit::TooShort.at(path));
+            return Err(ModelErrorKind::TooShort.at(path));
         }
         if self.steps.len() >= MAX_ROWS {
-            return Err(Misfit::TooManyRows.at(path));
+            return Err(ModelErrorKind::TooManyRows.at(path));
         }
         let line = 0;
         let step = Step { at_ns: self.at_ns, rate: Some(rate), delay_ns: None, loss: None, line };
         self.steps.push(step);
         self.at_ns = self.at_ns.saturating_add(length_ns);
         if self.at_ns > MAX_LENGTH_NS {
-            return Err(Misfit::LastsTooLong.at(path));
+            return Err(ModelErrorKind::LastsTooLong.at(path));
         }
         Ok(())
     }
@@ -164,11 +164,11 @@ impl Player {
     fn model(&mut self, value: &Value, path: &str, depth: usize) -> Result<(), ModelError> {
         let tagged = value.as_object().filter(|object| object.len() == 1);
         let Some((kind, fields)) = tagged.and_then(|object| object.iter().next()) else {
-            return Err(Misfit::NoModel.at(path));
+            return Err(ModelErrorKind::NoModel.at(path));
         };
         let path = format!("{}{kind}", before(path).replace(": ", "."));
         let Some(fields) = fields.as_object() else {
-            return Err(Misfit::NoObject.at(&path));
+            return Err(ModelErrorKind::NoObject.at(&path));
         };
         let fields = Fields { fields, path: &path };
         match kind.as_str() {
@@ -185,8 +185,8 @@ impl Player {
             "TraceBwConfig" => self.rows(&fields),
             other => {
                 let path = String::new();
-                let misfit = Misfit::UnknownModel(super::lines::shown(other));
-                Err(ModelError { path, misfit })
+                let kind = ModelErrorKind::UnknownModel(super::lines::shown(other));
+                Err(ModelError { path, kind })
             }
         }
     }
@@ -194,13 +194,13 @@ impl Player {
     fn repeated(&mut self, fields: &Fields<'_>, depth: usize) -> Result<(), ModelError> {
         let path = fields.path;
         if depth >= MAX_DEPTH {
-            return Err(Misfit::TooDeep.at(path));
+            return Err(ModelErrorKind::TooDeep.at(path));
         }
         let pattern = fields.list("pattern")?;
-        let count = match fields.whole("count")?.unwrap_or(0) {
+        let count = match fields.integer("count")?.unwrap_or(0) {
             // An infinite pattern is played once; the link's `on_end` decides what follows.
             0 if depth == 0 => 1,
-            0 => return Err(Misfit::Endless.at(path)),
+            0 => return Err(ModelErrorKind::Endless.at(path)),
             count => count,
         };
         for _ in 0..count {
@@ -210,7 +210,7 @@ impl Player {
                 self.model(model, &path, depth + 1)?;
                 self.idle += usize::from(self.steps.len() == rows);
                 if self.idle > MAX_IDLE {
-                    return Err(Misfit::TooManyIdle.at(&path));
+                    return Err(ModelErrorKind::TooManyIdle.at(&path));
                 }
             }
             if self.steps.len() == before {
@@ -225,7 +225,7 @@ impl Player {
         let deviation = fields.bps("std_dev")?.unwrap_or(0);
         let lower = fields.bps("lower_bound")?.unwrap_or(0);
         let upper = fields.bps("upper_bound")?.unwrap_or(u64::MAX);
-        let mut draws = Draws::new(fields.whole("seed")?.unwrap_or(DEFAULT_SEED));
+        let mut draws = Draws::new(fields.integer("seed")?.unwrap_or(DEFAULT_SEED));
         fields.each_step(|length_ns, _| {
             let drawn = mean as f64 + deviation as f64 * draws.normal();
             self.push((drawn as u64).max(lower).min(upper), length_ns, fields.path)
@@ -237,20 +237,20 @@ impl Player {
         let bottom = fields.bps("bottom")?.unwrap_or(0);
         let top = fields.bps("top")?.unwrap_or(DEFAULT_BPS);
         if bottom > top {
-            return Err(Misfit::BottomAboveTop.at(path));
+            return Err(ModelErrorKind::BottomAboveTop.at(path));
         }
         let interval_ns = fields.ns("interval")?.unwrap_or(SECOND_NS);
         if interval_ns == 0 {
-            return Err(Misfit::ZeroInterval.at(path));
+            return Err(ModelErrorKind::ZeroInterval.at(path));
         }
         let duty = fields.number("duty_ratio")?.unwrap_or(0.5);
         if !(0.0..=1.0).contains(&duty) {
-            return Err(Misfit::DutyRatio.at(path));
+            return Err(ModelErrorKind::DutyRatio.at(path));
         }
         let deviation = fields.bps("std_dev")?.unwrap_or(0) as f64;
         let above = fields.bps("upper_noise_bound")?.map_or(f64::MAX, |bps| bps as f64);
         let below = fields.bps("lower_noise_bound")?.map_or(f64::MAX, |bps| bps as f64);
-        let mut draws = Draws::new(fields.whole("seed")?.unwrap_or(DEFAULT_SEED));
+        let mut draws = Draws::new(fields.integer("seed")?.unwrap_or(DEFAULT_SEED));
         let (height, turn) = ((top - bottom) as f64, interval_ns as f64 * duty);
         fields.each_step(|length_ns, at_ns| {
             let at = (at_ns % interval_ns) as f64;
@@ -267,14 +267,14 @@ impl Player {
             let path = format!("{}.pattern[{index}]", fields.path);
             let entry = entry.as_array().map(Vec::as_slice);
             let Some([length, Value::Array(rates)]) = entry else {
-                return Err(Misfit::NoRow.at(&path));
+                return Err(ModelErrorKind::NoRow.at(&path));
             };
-            let length_ns = ns_of(length).map_err(|misfit| misfit.at(&path))?;
+            let length_ns = ns_of(length).map_err(|kind| kind.at(&path))?;
             if length_ns == 0 {
-                return Err(Misfit::NoTime.at(&path));
+                return Err(ModelErrorKind::NoTime.at(&path));
             }
             for rate in rates {
-                let bps = bps_of(rate).map_err(|misfit| misfit.at(&path))?;
+                let bps = bps_of(rate).map_err(|kind| kind.at(&path))?;
                 self.push(bps, length_ns, &path)?;
             }
         }
@@ -300,10 +300,10 @@ impl<'a> Fields<'a> {
     fn read<T>(
         &self,
         key: &str,
-        read: impl FnOnce(&'a Value) -> Result<T, Misfit>,
+        read: impl FnOnce(&'a Value) -> Result<T, ModelErrorKind>,
     ) -> Result<Option<T>, ModelError> {
         let value = self.get(key).map(read).transpose();
-        value.map_err(|misfit| misfit.at(&format!("{}.{key}", self.path)))
+        value.map_err(|kind| kind.at(&format!("{}.{key}", self.path)))
     }
 
     fn bps(&self, key: &str) -> Result<Option<u64>, ModelError> {
@@ -314,17 +314,17 @@ impl<'a> Fields<'a> {
         self.read(key, ns_of)
     }
 
-    fn whole(&self, key: &str) -> Result<Option<u64>, ModelError> {
-        self.read(key, |value| value.as_u64().ok_or(Misfit::NoWholeNumber))
+    fn integer(&self, key: &str) -> Result<Option<u64>, ModelError> {
+        self.read(key, |value| value.as_u64().ok_or(ModelErrorKind::NoWholeNumber))
     }
 
     fn number(&self, key: &str) -> Result<Option<f64>, ModelError> {
-        self.read(key, |value| value.as_f64().ok_or(Misfit::NoNumber))
+        self.read(key, |value| value.as_f64().ok_or(ModelErrorKind::NoNumber))
     }
 
     fn list(&self, key: &str) -> Result<&'a [Value], ModelError> {
-        let list =
-            self.read(key, |value| value.as_array().map(Vec::as_slice).ok_or(Misfit::NoList))?;
+        let list = self
+            .read(key, |value| value.as_array().map(Vec::as_slice).ok_or(ModelErrorKind::NoList))?;
         Ok(list.unwrap_or_default())
     }
 
@@ -336,7 +336,7 @@ impl<'a> Fields<'a> {
         let duration_ns = self.ns("duration")?.unwrap_or(SECOND_NS);
         let step_ns = self.ns("step")?.unwrap_or(1_000_000);
         if step_ns == 0 {
-            return Err(Misfit::ZeroStep.at(self.path));
+            return Err(ModelErrorKind::ZeroStep.at(self.path));
         }
         let mut at_ns = 0;
         while at_ns < duration_ns {
@@ -349,12 +349,12 @@ impl<'a> Fields<'a> {
 }
 
 /// `{"gbps": 0, "bps": 12000000}` or `"12Mbps"`.
-fn bps_of(value: &Value) -> Result<u64, Misfit> {
+fn bps_of(value: &Value) -> Result<u64, ModelErrorKind> {
     let bps = match value {
         Value::Object(parts) => {
             let part = |key: &str| parts.get(key).map_or(Some(0), Value::as_u64);
             let (Some(giga), Some(one)) = (part("gbps"), part("bps")) else {
-                return Err(Misfit::BandwidthParts);
+                return Err(ModelErrorKind::BandwidthParts);
             };
             giga.checked_mul(1_000_000_000).and_then(|bps| bps.checked_add(one))
         }
@@ -365,17 +365,17 @@ fn bps_of(value: &Value) -> Result<u64, Misfit> {
         }),
         _ => None,
     };
-    let bps = bps.ok_or(Misfit::Bandwidth)?;
-    if bps > MAX_RATE.bits_per_sec() { Err(Misfit::BandwidthTooHigh) } else { Ok(bps) }
+    let bps = bps.ok_or(ModelErrorKind::Bandwidth)?;
+    if bps > MAX_RATE.bits_per_sec() { Err(ModelErrorKind::BandwidthTooHigh) } else { Ok(bps) }
 }
 
 /// `{"secs": 1, "nanos": 0}` or `"1s 500ms"`.
-fn ns_of(value: &Value) -> Result<u64, Misfit> {
+fn ns_of(value: &Value) -> Result<u64, ModelErrorKind> {
     let ns = match value {
         Value::Object(parts) => {
             let part = |key: &str| parts.get(key).map_or(Some(0), Value::as_u64);
             let (Some(secs), Some(nanos)) = (part("secs"), part("nanos")) else {
-                return Err(Misfit::DurationParts);
+                return Err(ModelErrorKind::DurationParts);
             };
             secs.checked_mul(SECOND_NS).and_then(|ns| ns.checked_add(nanos))
         }
@@ -387,8 +387,8 @@ fn ns_of(value: &Value) -> Result<u64, Misfit> {
         }),
         _ => None,
     };
-    match ns.ok_or(Misfit::Duration)? {
-        long if long > MAX_LENGTH_NS => Err(Misfit::DurationTooLong),
+    match ns.ok_or(ModelErrorKind::Duration)? {
+        long if long > MAX_LENGTH_NS => Err(ModelErrorKind::DurationTooLong),
         ns => Ok(ns),
     }
 }

@@ -27,7 +27,7 @@ pub struct Summary {
 /// Opportunities are instants, so their rate is counted over windows of this length.
 const WINDOW_NS: u64 = 100_000_000;
 
-fn ends<T: Copy + Ord>(values: impl Iterator<Item = T>) -> Option<(T, T)> {
+fn min_max<T: Copy + Ord>(values: impl Iterator<Item = T>) -> Option<(T, T)> {
     values.fold(None, |ends, value| {
         let (low, high) = ends.unwrap_or((value, value));
         Some((low.min(value), high.max(value)))
@@ -53,8 +53,10 @@ impl Trace {
             min_rate: known().map(|(rate, _)| rate).min(),
             max_rate: known().map(|(rate, _)| rate).max(),
             zero_ppm: (u128::from(zero_ns) * 1_000_000 / u128::from(length_ns)) as u32,
-            delay: ends(steps.iter().filter_map(|step| Some(Micros::new(step.delay_ns? / 1000)))),
-            loss: ends(steps.iter().filter_map(|step| step.loss)),
+            delay: min_max(
+                steps.iter().filter_map(|step| Some(Micros::new(step.delay_ns? / 1000))),
+            ),
+            loss: min_max(steps.iter().filter_map(|step| step.loss)),
         }
     }
 

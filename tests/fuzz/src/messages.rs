@@ -7,24 +7,24 @@ use prost::Message;
 pub fn message(data: &[u8]) {
     let Some((kind, data)) = data.split_first() else { return };
     match kind % 12 {
-        0 => drop(again::<wire::DescribeRequest>(data)),
-        1 => drop(again::<wire::NodeInfo>(data)),
-        2 => drop(again::<wire::ClockReply>(data)),
-        3 => drop(again::<wire::FileChunk>(data)),
-        4 => drop(again::<wire::PrepareRequest>(data)),
-        5 => drop(again::<wire::RunRequest>(data)),
-        6 => drop(again::<wire::ResetRequest>(data)),
-        7 => drop(again::<wire::LabTask>(data)),
-        8 => drop(again::<wire::ResetReply>(data)),
+        0 => drop(round_trip::<wire::DescribeRequest>(data)),
+        1 => drop(round_trip::<wire::NodeInfo>(data)),
+        2 => drop(round_trip::<wire::ClockReply>(data)),
+        3 => drop(round_trip::<wire::FileChunk>(data)),
+        4 => drop(round_trip::<wire::PrepareRequest>(data)),
+        5 => drop(round_trip::<wire::RunRequest>(data)),
+        6 => drop(round_trip::<wire::ResetRequest>(data)),
+        7 => drop(round_trip::<wire::LabTask>(data)),
+        8 => drop(round_trip::<wire::ResetReply>(data)),
         9 => {
-            let reply = again::<wire::PrepareReply>(data).unwrap_or_default();
+            let reply = round_trip::<wire::PrepareReply>(data).unwrap_or_default();
             for link in &reply.links {
                 let _ = (link.why(), link.fallback().map(|fallback| fallback.cause()));
             }
             reply.events.iter().for_each(event);
         }
         _ => {
-            let message = again::<wire::RunEvent>(data).unwrap_or_default();
+            let message = round_trip::<wire::RunEvent>(data).unwrap_or_default();
             if let Some(Of::Event(one)) = &message.of {
                 event(one);
             }
@@ -32,7 +32,7 @@ pub fn message(data: &[u8]) {
     }
 }
 
-fn again<M: Message + Default>(data: &[u8]) -> Option<M> {
+fn round_trip<M: Message + Default>(data: &[u8]) -> Option<M> {
     let message = M::decode(data).ok()?;
     let bytes = message.encode_to_vec();
     let same = M::decode(bytes.as_slice());

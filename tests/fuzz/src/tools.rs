@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use ccbench_agent::fuzzing::{Connection, report_lines};
 use ccbench_proto::tools::gather::{Source, gather};
 use ccbench_proto::tools::iperf3::{Numbering, Report};
-use ccbench_proto::tools::stamp::Base;
+use ccbench_proto::tools::stamp::BaseDate;
 use ccbench_proto::tools::text::{self, Found, MAX_ROWS, MAX_UNREAD};
 use ccbench_proto::wire::{FlowSample, Side};
 use prost::Message as _;
@@ -32,7 +32,7 @@ pub fn files(data: &[u8]) {
 }
 
 fn found(bytes: &[u8]) -> Found {
-    let found = text::read(bytes, Base::default());
+    let found = text::read(bytes, BaseDate::default());
     let lines = bytes.split(|&byte| byte == b'\n').count() as u64;
     assert!(found.unread.len() <= MAX_UNREAD);
     assert!(found.unread.iter().all(|unread| (1..=lines).contains(&unread.line)));

@@ -176,7 +176,7 @@ fn program<'a>(blocked: impl Iterator<Item = &'a IpAddr>) -> Vec<SockFilter> {
 mod tests {
     use std::net::{Ipv6Addr, SocketAddr};
 
-    use ccbench_tests::SETUP_LIMIT;
+    use ccbench_tests::SETUP_TIMEOUT;
     use ccbench_tests::skip::skip;
     use socket2::{Domain, Socket, Type};
 
@@ -238,7 +238,7 @@ mod tests {
 
     /// Returns the address of the next connection, or panics if none comes in time.
     async fn accepted(listener: &TcpListener) -> IpAddr {
-        let accepted = tokio::time::timeout(SETUP_LIMIT, listener.accept()).await;
+        let accepted = tokio::time::timeout(SETUP_TIMEOUT, listener.accept()).await;
         accepted.expect("no connection comes through the filter").unwrap().1.ip().to_canonical()
     }
 

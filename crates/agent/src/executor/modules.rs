@@ -55,7 +55,7 @@ fn needed(task: &NodeTask, node: &str, kernel: &Kernel<'_>) -> Vec<(String, Stri
     };
     let instances = load::needed(task, node).filter_map(|(name, wanted)| {
         let what = format!("congestion control {name}");
-        if cc::is_kernels(wanted) {
+        if cc::is_kernel_algorithm(wanted) {
             return Some((what, of_kernel(&wanted.algorithm)?));
         }
         // Digests, not module names, permit supplied congestion controls.

@@ -48,7 +48,7 @@ fn congestion_controls<'a>(
                 if via == Via::Module { Scope::Module } else { Scope::Bpf },
             ));
         }
-        if cc::is_kernels(wanted) {
+        if cc::is_kernel_algorithm(wanted) {
             // These parameters belong to the kernel's module and apply to the whole machine.
             return (!wanted.params.is_empty()).then_some((name.as_str(), Scope::Module));
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use ccbench_collector::tcp_info::{self, KernelVersion};
 use ccbench_io::console::message;
 use ccbench_proto::plan::Pause;
-use ccbench_proto::schedule::{CONNECT_LIMIT_S, block_offset_ns, paused_offset_ns};
+use ccbench_proto::schedule::{CONNECT_TIMEOUT_S, block_offset_ns, paused_offset_ns};
 use ccbench_proto::units::{Micros, Rate};
 use ccbench_proto::wire::{FlowSample, Side};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -26,7 +26,7 @@ use super::{Args, GenerateError};
 use crate::clock;
 
 /// Time limit for one connection to be established.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(CONNECT_LIMIT_S);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(CONNECT_TIMEOUT_S);
 /// Size of one `recv`: it spans several rounds of TCP's buffer autotuning at high rates, and keeps system calls rare at any rate.
 const RECV_BYTES: usize = 1 << 20;
 

@@ -346,7 +346,7 @@ mod tests {
 
     use ccbench_proto::plan::{Probe, ProbeKind};
     use ccbench_proto::units::{Micros, Rate};
-    use ccbench_tests::uninterrupted;
+    use ccbench_tests::retry_on_intr;
 
     use super::*;
 
@@ -490,14 +490,14 @@ mod tests {
         let server = SocketAddr::new(task.to_ip, task.port);
         stranger.send_to(&encode(REQUEST, 1, 0), server).unwrap();
         let mut answer = [0; 2000];
-        let (length, _) = uninterrupted(|| stranger.recv_from(&mut answer)).unwrap();
+        let (length, _) = retry_on_intr(|| stranger.recv_from(&mut answer)).unwrap();
         assert_eq!((length, answer[0]), (MESSAGE_BYTES, COOKIE));
         // Nor does an address with the cookie of another, as if its source were forged.
         let (_, cookie, _) = decode(&answer[..length]).unwrap();
         let forger = UdpSocket::bind("127.0.0.1:0").unwrap();
         forger.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         forger.send_to(&encode(REQUEST, cookie, 0), server).unwrap();
-        let (length, _) = uninterrupted(|| forger.recv_from(&mut answer)).unwrap();
+        let (length, _) = retry_on_intr(|| forger.recv_from(&mut answer)).unwrap();
         assert_eq!((length, answer[0]), (MESSAGE_BYTES, COOKIE));
         assert_ne!(decode(&answer[..length]).unwrap().1, cookie);
         let ends = Arc::new(AtomicBool::new(false));

@@ -353,7 +353,8 @@ fn load(args: &LoadArgs) -> Result<(), CommandError> {
         return supplied::load(args);
     }
     let cc = instance(args)?;
-    let Some((_, core)) = cc::scheme(&cc.algorithm).filter(|_| !cc::is_kernels(&cc)) else {
+    let Some((_, core)) = cc::scheme(&cc.algorithm).filter(|_| !cc::is_kernel_algorithm(&cc))
+    else {
         let own: Vec<&str> = cc::table().schemes.iter().map(|s| s.name.as_str()).collect();
         let (known, hint) = (own.join(", "), near(&cc.algorithm, &own));
         return Err(CommandError::UnknownScheme { name: cc.algorithm, known, hint });

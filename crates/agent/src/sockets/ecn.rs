@@ -124,7 +124,7 @@ pub fn wants(name: &str, instance: Option<&Cc>) -> Wants {
         return Wants::default();
     }
     let algorithm = instance.map_or(name, |cc| cc.algorithm.as_str());
-    let is_builtin = instance.is_none_or(cc::is_kernels);
+    let is_builtin = instance.is_none_or(cc::is_kernel_algorithm);
     let own = match (is_builtin, algorithm) {
         (true, "dctcp") => Wants { echo: true, ..Wants::default() },
         (true, "prague") => Wants { accecn: true, ..Wants::default() },

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ccbench_tests::uninterrupted;
+use ccbench_tests::retry_on_intr;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -331,7 +331,7 @@ pub fn exchange(address: &str, text: &'static [u8]) -> Duration {
             continue;
         }
         let mut bytes = [0; 2000];
-        while let Ok(count) = uninterrupted(|| socket.recv(&mut bytes)) {
+        while let Ok(count) = retry_on_intr(|| socket.recv(&mut bytes)) {
             assert_eq!(&bytes[..count - 1], text);
             if bytes[count - 1] == number {
                 times.push(sent.elapsed());

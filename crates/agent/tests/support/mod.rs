@@ -167,8 +167,8 @@ fn serve(dir: &tempfile::TempDir, mut command: Command, more: &[&str]) -> Child 
 }
 
 /// Returns all state that a trial may change in a namespace with these interfaces.
-pub fn everything(namespace: &Namespace, devs: &[&str]) -> String {
-    node_state::everything(|command| namespace.shell(command), devs)
+pub fn read_state(namespace: &Namespace, devs: &[&str]) -> String {
+    node_state::read_state(|command| namespace.shell(command), devs)
 }
 
 /// Waits until a condition holds. Fails after 10 s, counted in naps, so that time without the CPU does not shorten it.
@@ -178,7 +178,7 @@ pub async fn wait_for(what: &str, fact: impl FnMut() -> bool) {
 
 /// Like [`wait_for`], for conditions that a test needs before it can continue.
 pub async fn wait_for_setup(what: &str, fact: impl FnMut() -> bool) {
-    wait_within(ccbench_tests::SETUP_LIMIT, what, fact).await;
+    wait_within(ccbench_tests::SETUP_TIMEOUT, what, fact).await;
 }
 
 async fn wait_within(limit: Duration, what: &str, mut fact: impl FnMut() -> bool) {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ccbench_proto::tools::stamp::Base;
+use ccbench_proto::tools::stamp::BaseDate;
 use ccbench_proto::trace::Format;
 use ccbench_proto::units::Micros;
 
@@ -56,8 +56,8 @@ pub fn phase(text: &str) -> Result<(String, Micros), ValueError> {
 }
 
 /// `--date YYYY-MM-DD`.
-pub fn day(text: &str) -> Result<Base, ValueError> {
-    Base::parse(text).ok_or(ValueError::Form { form: "YYYY-MM-DD", example: "2024-09-30" })
+pub fn day(text: &str) -> Result<BaseDate, ValueError> {
+    BaseDate::parse(text).ok_or(ValueError::Form { form: "YYYY-MM-DD", example: "2024-09-30" })
 }
 
 /// `--by FACTOR=LEVEL,LEVEL`.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// How long a command waits for a scheduler that does not answer. Upgrading a controller takes less.
-pub const LIMIT: Duration = Duration::from_secs(3600);
+pub const MAX_OUTAGE: Duration = Duration::from_secs(3600);
 
 /// Remembers since when a scheduler has not answered.
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ pub enum Unanswered {
     First,
     /// Ask again.
     Again,
-    /// The outage lasts longer than [`LIMIT`]: give up.
+    /// The outage lasts longer than [`MAX_OUTAGE`]: give up.
     TooLong,
 }
 
@@ -32,7 +32,7 @@ impl Outage {
                 self.since = Some(now);
                 Unanswered::First
             }
-            Some(since) if now.saturating_duration_since(since) < LIMIT => Unanswered::Again,
+            Some(since) if now.saturating_duration_since(since) < MAX_OUTAGE => Unanswered::Again,
             Some(_) => Unanswered::TooLong,
         }
     }
@@ -54,11 +54,11 @@ mod tests {
         let second = Duration::from_secs(1);
         assert_eq!(outage.answered(begin), None);
         assert_eq!(outage.unanswered(begin), Unanswered::First);
-        assert_eq!(outage.unanswered(begin + LIMIT - second), Unanswered::Again);
-        assert_eq!(outage.answered(begin + LIMIT), Some(LIMIT));
+        assert_eq!(outage.unanswered(begin + MAX_OUTAGE - second), Unanswered::Again);
+        assert_eq!(outage.answered(begin + MAX_OUTAGE), Some(MAX_OUTAGE));
         // Each outage counts separately.
-        assert_eq!(outage.unanswered(begin + LIMIT), Unanswered::First);
-        assert_eq!(outage.unanswered(begin + LIMIT * 2 - second), Unanswered::Again);
-        assert_eq!(outage.unanswered(begin + LIMIT * 2), Unanswered::TooLong);
+        assert_eq!(outage.unanswered(begin + MAX_OUTAGE), Unanswered::First);
+        assert_eq!(outage.unanswered(begin + MAX_OUTAGE * 2 - second), Unanswered::Again);
+        assert_eq!(outage.unanswered(begin + MAX_OUTAGE * 2), Unanswered::TooLong);
     }
 }

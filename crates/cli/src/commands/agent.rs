@@ -8,17 +8,20 @@ use crate::error::CliError;
 use crate::paths::{agent_binary, state_root};
 
 /// Sub-commands whose arguments the agent parses, including `--` and `--help`.
-const PASSED_ON: [&str; 2] = ["cc", "link"];
+const AGENT_COMMANDS: [&str; 2] = ["cc", "link"];
 
 /// Returns the sub-command and its arguments if the agent parses them.
-pub fn passed_on(arguments: &[OsString]) -> Option<(&OsStr, &[OsString])> {
+pub fn agent_command(arguments: &[OsString]) -> Option<(&OsStr, &[OsString])> {
     let command = arguments.get(1)?;
-    PASSED_ON.iter().any(|name| command == name).then(|| (command.as_os_str(), &arguments[2..]))
+    AGENT_COMMANDS
+        .iter()
+        .any(|name| command == name)
+        .then(|| (command.as_os_str(), &arguments[2..]))
 }
 
 /// Replaces this process with `ccbench-agent COMMAND`, which messages call `ccbench`. Returns only on failure.
 #[expect(clippy::disallowed_methods, reason = "starts the agent")]
-pub fn pass_on(command: &OsStr, arguments: &[OsString]) -> CliError {
+pub fn exec_agent(command: &OsStr, arguments: &[OsString]) -> CliError {
     replace(Command::new(agent_binary()).arg0("ccbench").arg(command).args(arguments))
 }
 
@@ -42,8 +45,8 @@ mod tests {
     fn passes_every_argument_after_the_command_to_the_agent() {
         let split = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
         let words = split("ccbench link --rate 1mbit -- sh -c true");
-        assert_eq!(passed_on(&words), Some((OsStr::new("link"), &words[2..])));
-        assert_eq!(passed_on(&split("ccbench run link")), None);
-        assert_eq!(passed_on(&split("ccbench")), None);
+        assert_eq!(agent_command(&words), Some((OsStr::new("link"), &words[2..])));
+        assert_eq!(agent_command(&split("ccbench run link")), None);
+        assert_eq!(agent_command(&split("ccbench")), None);
     }
 }

@@ -105,7 +105,7 @@ fn options(
         )));
     }
     let plan_names_kernels = points.iter().any(|point| point.plan.plan().kernel().is_some());
-    let (kernel, dilation) = of_lab(&backend);
+    let (kernel, dilation) = kernel_and_dilation(&backend);
     Ok(RunOptions {
         quick: false,
         out: artifact.rerun_parent(),
@@ -138,7 +138,7 @@ fn first_not_allowed<'a>(
 
 /// Returns the kernel and the dilation of the lab. The dilation is given because a calibration on another machine might choose
 /// another one. The engine is not needed: the resolved plan names uml, and a dilation or a stock kernel selects qemu.
-fn of_lab(backend: &RunBackend) -> (Option<Series>, Option<u32>) {
+fn kernel_and_dilation(backend: &RunBackend) -> (Option<Series>, Option<u32>) {
     let images = match backend {
         RunBackend::Lab { images } => &images[..],
         RunBackend::Testbed | RunBackend::Simulator { .. } | RunBackend::Import => &[][..],
@@ -190,12 +190,12 @@ mod tests {
     fn the_lab_of_a_rerun_is_that_of_the_artifact() {
         use DilationSource::{Calibrated, Given, StockKernel};
         let own = Series::Own;
-        assert_eq!(of_lab(&lab(own, Some((20, Calibrated)))), (Some(own), Some(20)));
-        assert_eq!(of_lab(&lab(own, Some((5, Given)))), (Some(own), Some(5)));
-        assert_eq!(of_lab(&lab(own, Some((1, StockKernel)))), (Some(own), None));
-        assert_eq!(of_lab(&lab(own, None)), (Some(own), None));
-        assert_eq!(of_lab(&lab(own, Some((0, Given)))), (Some(own), Some(1)));
-        assert_eq!(of_lab(&RunBackend::Lab { images: vec![] }), (None, None));
-        assert_eq!(of_lab(&RunBackend::Simulator { model_version: 3 }), (None, None));
+        assert_eq!(kernel_and_dilation(&lab(own, Some((20, Calibrated)))), (Some(own), Some(20)));
+        assert_eq!(kernel_and_dilation(&lab(own, Some((5, Given)))), (Some(own), Some(5)));
+        assert_eq!(kernel_and_dilation(&lab(own, Some((1, StockKernel)))), (Some(own), None));
+        assert_eq!(kernel_and_dilation(&lab(own, None)), (Some(own), None));
+        assert_eq!(kernel_and_dilation(&lab(own, Some((0, Given)))), (Some(own), Some(1)));
+        assert_eq!(kernel_and_dilation(&RunBackend::Lab { images: vec![] }), (None, None));
+        assert_eq!(kernel_and_dilation(&RunBackend::Simulator { model_version: 3 }), (None, None));
     }
 }

@@ -24,7 +24,7 @@ use crate::testbed::Testbed;
 /// The plan whose testbed is built. No trial runs.
 const PLAN: &str = include_str!("../../../../plans/quickstart.toml");
 /// The oldest supported kernel.
-const KERNEL: (u32, u32) = (5, 15);
+const MIN_KERNEL: (u32, u32) = (5, 15);
 /// Clock sources that can be read without a system call or device access.
 const FAST_CLOCKS: [&str; 4] =
     ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter"];
@@ -100,7 +100,7 @@ pub fn run(as_json: bool) -> Result<ExitCode, CliError> {
         Ok((node, notes)) => {
             checks.push(Check::new("network namespaces", true, "a testbed was built", ""));
             let all = cpu::since_boot().first().copied().unwrap_or_default();
-            checks.extend(of_node(&node, all.steal_pct()));
+            checks.extend(node_checks(&node, all.steal_pct()));
             notes
         }
         Err(error) => {
@@ -110,12 +110,12 @@ pub fn run(as_json: bool) -> Result<ExitCode, CliError> {
         }
     };
     for engine in [Engine::Qemu, Engine::Uml] {
-        let lacking = if engine == Engine::Uml { uml::unsupported() } else { None };
+        let lacking = if engine == Engine::Uml { uml::missing_requirement() } else { None };
         let image = match lacking {
             Some(what) => Err(LabError::Missing { what, hint: WITHOUT_UML.to_owned() }),
             None => VmImage::open(engine, Series::default()),
         };
-        checks.push(of_engine(engine, image));
+        checks.push(engine_check(engine, image));
     }
     checks.push(Check::new("simulator", true, format!("model {MODEL_VERSION}"), ""));
     if as_json {
@@ -139,7 +139,7 @@ async fn describe() -> Result<(NodeInfo, Vec<String>), CliError> {
 }
 
 /// Returns the checks of a node's description.
-fn of_node(node: &NodeInfo, steal_pct: f64) -> Vec<Check> {
+fn node_checks(node: &NodeInfo, steal_pct: f64) -> Vec<Check> {
     let privileges = node.privileges();
     let steal = format!("{} × {}, steal since boot {steal_pct:.1} %", node.cpus, node.cpu_model);
     vec![
@@ -155,7 +155,7 @@ fn of_node(node: &NodeInfo, steal_pct: f64) -> Vec<Check> {
             format!("{} {}", node.kernel, node.machine),
             "install Linux 5.15 or newer, or use the lab: `ccbench lab build`",
         ),
-        of_qdiscs(node),
+        qdiscs_check(node),
         Check::new(
             "userspace links (TUN, packet sockets)",
             node.can_userspace_link,
@@ -177,7 +177,7 @@ fn of_node(node: &NodeInfo, steal_pct: f64) -> Vec<Check> {
             "L4S congestion controls need a kernel with AccECN: `ccbench lab build`",
         )
         .optional(),
-        of_iperf3(node),
+        iperf3_check(node),
         Check::new(
             "CPUs",
             node.cpus > 1 && steal_pct < NOTICEABLE_STEAL_PCT,
@@ -194,7 +194,7 @@ fn of_node(node: &NodeInfo, steal_pct: f64) -> Vec<Check> {
     ]
 }
 
-fn of_iperf3(node: &NodeInfo) -> Check {
+fn iperf3_check(node: &NodeInfo) -> Check {
     if node.iperf3_version.is_empty() {
         let remedy = "run `apt-get install iperf3`, or set `flows.NAME.tool = \"ccbench\"`";
         return Check::new("iperf3", false, "not installed", remedy);
@@ -209,7 +209,7 @@ fn of_iperf3(node: &NodeInfo) -> Check {
 }
 
 /// Checks whether the kernel has the qdiscs that links use.
-fn of_qdiscs(node: &NodeInfo) -> Check {
+fn qdiscs_check(node: &NodeInfo) -> Check {
     let has = |kind: &&str| node.qdiscs.iter().any(|found| found == kind);
     let missing: Vec<&str> = qdiscs().filter(|kind| !has(kind)).collect();
     let found = match missing.is_empty() {
@@ -231,16 +231,16 @@ fn qdiscs() -> impl Iterator<Item = &'static str> {
     ["htb", "netem"].into_iter().chain(kinds)
 }
 
-/// Returns whether a release such as `6.12.3-1-amd64` is at least [`KERNEL`].
+/// Returns whether a release such as `6.12.3-1-amd64` is at least [`MIN_KERNEL`].
 fn is_supported(release: &str) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
     match (numbers.next(), numbers.next()) {
-        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= KERNEL,
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= MIN_KERNEL,
         _ => false,
     }
 }
 
-fn of_engine(engine: Engine, image: Result<VmImage, LabError>) -> Check {
+fn engine_check(engine: Engine, image: Result<VmImage, LabError>) -> Check {
     let name = format!("lab, engine {engine}");
     let check = match image {
         Ok(image) => {
@@ -304,7 +304,7 @@ mod tests {
     }
 
     fn missing(node: &NodeInfo, steal_pct: f64) -> Vec<String> {
-        let checks = of_node(node, steal_pct);
+        let checks = node_checks(node, steal_pct);
         assert!(checks.iter().all(|check| check.is_ok() == check.remedy.is_empty()), "{checks:?}");
         checks.into_iter().filter(|check| !check.is_ok()).map(|check| check.name).collect()
     }
@@ -328,7 +328,7 @@ mod tests {
         assert_eq!(missing(&good(), 7.0), ["CPUs"]);
         let mut node = good();
         node.qdiscs.retain(|kind| kind != "netem" && kind != "dualpi2");
-        let printed = text(&of_node(&node, 0.0), &["src: a note".to_owned()]);
+        let printed = text(&node_checks(&node, 0.0), &["src: a note".to_owned()]);
         assert!(printed.contains("missing  qdiscs: without netem dualpi2\n"), "{printed}");
         assert!(printed.ends_with("note     src: a note\n"), "{printed}");
     }
@@ -338,7 +338,7 @@ mod tests {
         let mut node = good();
         (node.iperf3_version, node.iperf3_json_stream) = ("3.12".to_owned(), false);
         (node.ecn, node.can_ebpf) = (vec![], false);
-        let checks = of_node(&node, 0.0);
+        let checks = node_checks(&node, 0.0);
         let printed = text(&checks, &[]);
         assert!(
             printed.contains("\nold      iperf3: 3.12\n         this version works, but"),
@@ -351,7 +351,7 @@ mod tests {
         let iperf3 = checks.iter().find(|check| check["name"] == "iperf3").unwrap();
         assert_eq!((&iperf3["status"], &iperf3["ok"]), (&json!("old"), &json!(false)));
         node.iperf3_version.clear();
-        let printed = text(&of_node(&node, 0.0), &[]);
+        let printed = text(&node_checks(&node, 0.0), &[]);
         assert!(printed.contains("missing  iperf3: not installed\n"), "{printed}");
     }
 
@@ -368,11 +368,11 @@ mod tests {
     #[test]
     fn what_the_lab_lacks_has_a_line_with_a_remedy() {
         let (what, hint) = ("kernel own".to_owned(), "run `ccbench lab build`".to_owned());
-        let check = of_engine(Engine::Uml, Err(LabError::Missing { what, hint }));
+        let check = engine_check(Engine::Uml, Err(LabError::Missing { what, hint }));
         assert_eq!(check.remedy, "run `ccbench lab build`");
         let what = "an x86-64 machine".to_owned();
         let error = LabError::Missing { what, hint: WITHOUT_UML.to_owned() };
-        let line = text(&[of_engine(Engine::Uml, Err(error))], &[]);
+        let line = text(&[engine_check(Engine::Uml, Err(error))], &[]);
         let expected = format!(
             "missing  lab, engine uml (optional): needs an x86-64 machine\n         {WITHOUT_UML}\n"
         );

@@ -17,11 +17,11 @@ use crate::exit::ExitCode;
 use crate::file::FileError;
 use crate::plan_source::PlanSource;
 
-const RATE: &str = "100mbit";
-const RTT: &str = "20ms";
-const QUEUE: &str = "bfifo";
-const BUFFER: &str = "1bdp";
-const CCS: &str = "cubic,bbr";
+const DEFAULT_RATE: &str = "100mbit";
+const DEFAULT_RTT: &str = "20ms";
+const DEFAULT_QUEUE: &str = "bfifo";
+const DEFAULT_BUFFER: &str = "1bdp";
+const DEFAULT_CCS: &str = "cubic,bbr";
 /// Length of a phase in round trips, so that congestion controls settle.
 const ROUND_TRIPS: f64 = 50.0;
 const MIN_PHASE_S: f64 = 10.0;
@@ -36,7 +36,7 @@ pub fn run(args: NewArgs) -> Result<ExitCode, CliError> {
         let reason = "already exists, and `ccbench new` overwrites nothing; give another file";
         return Err(CliError::Usage(format!("{} {reason}", path.display())));
     }
-    let mut answers = if asks(&args) && std::io::stdin().is_terminal() {
+    let mut answers = if is_interactive(&args) && std::io::stdin().is_terminal() {
         Answers::ask(&mut std::io::stdin().lock())?
     } else {
         Answers::of(args)?
@@ -57,7 +57,7 @@ pub fn run(args: NewArgs) -> Result<ExitCode, CliError> {
 }
 
 /// Returns whether no option gives an answer.
-fn asks(args: &NewArgs) -> bool {
+fn is_interactive(args: &NewArgs) -> bool {
     let NewArgs { plan: _, rate, rtt, queue, buffer, cc } = args;
     rate.is_none() && rtt.is_none() && queue.is_none() && buffer.is_none() && cc.is_none()
 }
@@ -75,10 +75,10 @@ struct Answers {
 
 impl Answers {
     fn of(args: NewArgs) -> Result<Self, CliError> {
-        let queue = args.queue.map_or_else(|| parsed(QUEUE), Ok)?;
+        let queue = args.queue.map_or_else(|| parsed(DEFAULT_QUEUE), Ok)?;
         let buffer = match (queue.is_fifo(), args.buffer) {
             (true, Some(limit)) => Some(limit),
-            (true, None) => Some(parsed(BUFFER)?),
+            (true, None) => Some(parsed(DEFAULT_BUFFER)?),
             (false, None) => None,
             (false, Some(_)) => {
                 return Err(CliError::Usage(format!(
@@ -88,25 +88,25 @@ impl Answers {
             }
         };
         Ok(Self {
-            rate: args.rate.map_or_else(|| parsed(RATE), Ok)?,
-            rtt: args.rtt.map_or_else(|| parsed(RTT), Ok)?,
+            rate: args.rate.map_or_else(|| parsed(DEFAULT_RATE), Ok)?,
+            rtt: args.rtt.map_or_else(|| parsed(DEFAULT_RTT), Ok)?,
             queue,
             buffer,
-            ccs: args.cc.map_or_else(|| parsed(CCS), Ok)?.0,
+            ccs: args.cc.map_or_else(|| parsed(DEFAULT_CCS), Ok)?.0,
         })
     }
 
     fn ask(input: &mut impl BufRead) -> Result<Self, CliError> {
         let kinds: Vec<&str> = QueueKind::all().map(QueueKind::name).collect();
-        let rate = ask(input, "Rate of the bottleneck", RATE)?;
-        let rtt = ask(input, "Round-trip time without a queue", RTT)?;
+        let rate = ask(input, "Rate of the bottleneck", DEFAULT_RATE)?;
+        let rtt = ask(input, "Round-trip time without a queue", DEFAULT_RTT)?;
         let which = format!("Queue discipline ({})", kinds.join(", "));
-        let queue: QueueKind = ask(input, &which, QUEUE)?;
+        let queue: QueueKind = ask(input, &which, DEFAULT_QUEUE)?;
         let buffer = match queue.is_fifo() {
-            true => Some(ask(input, "Buffer (1.5bdp, 100p, 187500B, 15ms)", BUFFER)?),
+            true => Some(ask(input, "Buffer (1.5bdp, 100p, 187500B, 15ms)", DEFAULT_BUFFER)?),
             false => None,
         };
-        let CcNames(ccs) = ask(input, "Congestion controls that compete", CCS)?;
+        let CcNames(ccs) = ask(input, "Congestion controls that compete", DEFAULT_CCS)?;
         Ok(Self { rate, rtt, queue, buffer, ccs })
     }
 

@@ -154,7 +154,7 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
     let mut earlier = None;
     if let Some(path) = &args.resume {
         let dir = Arc::new(RunDir::open(path)?);
-        let first = left(&experiment, &dir, args.retry_failed, None).await.ok();
+        let first = remaining_trials(&experiment, &dir, args.retry_failed, None).await.ok();
         let (remaining, repetition) = match first {
             Some(found) if !found.0.is_empty() => found,
             // Either the rules need a table that is damaged, or all trials seem finished. Checks all tables, which takes time, so
@@ -162,12 +162,12 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
             first => {
                 dir.check(|_| true);
                 let known = first.as_ref().map(|(_, repetition)| repetition);
-                left(&experiment, &dir, args.retry_failed, known).await?
+                remaining_trials(&experiment, &dir, args.retry_failed, known).await?
             }
         };
         if remaining.is_empty() {
             message(format_args!("{}: nothing is left to run", path.display()));
-            let dir = match dir.is_whole() {
+            let dir = match dir.is_complete() {
                 true => dir,
                 false => Arc::new(finish(&experiment, path, &repetition)?),
             };
@@ -177,7 +177,7 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
     }
     let (experiment, plan_text, sets) = (&experiment, text.as_str(), sets.as_slice());
     let run = PlanRun { args, experiment, plan_text, sets, earlier, shard: None, engine_note };
-    run.on(choice, interrupt).await
+    run.execute(choice, interrupt).await
 }
 
 /// Chooses the engine of a new run that names none. The choice becomes an override of the plan, so that the plan is checked for
@@ -205,7 +205,7 @@ fn choose_engine(
 
 /// Returns the trials that a run lacks and needs, and the rules that decide about others. `earlier` is the result of an earlier
 /// call.
-async fn left(
+async fn remaining_trials(
     experiment: &Experiment,
     dir: &Arc<RunDir>,
     retry_failed: bool,
@@ -249,7 +249,7 @@ struct PlanRun<'a> {
 
 impl PlanRun<'_> {
     /// Opens the backend and runs the remaining trials.
-    async fn on(
+    async fn execute(
         &self,
         choice: BackendChoice,
         mut interrupt: Interrupt,
@@ -288,7 +288,7 @@ impl PlanRun<'_> {
         });
         let earlier = self.earlier.as_ref();
         let (mut remaining, mut repetition) =
-            left(experiment, &dir, args.retry_failed, earlier).await?;
+            remaining_trials(experiment, &dir, args.retry_failed, earlier).await?;
         if let Some(shard) = shard {
             shard.begin(&dir).await?;
             repetition = repetition.after(shard.rules());

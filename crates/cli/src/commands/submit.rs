@@ -218,13 +218,13 @@ async fn submit_until_complete(
     let jobs = earlier_jobs(&*store).await?;
     if !jobs.is_empty() {
         let before = committed(&*store).await?;
-        if !left(&*store, plan, job.shards, &before).await?.is_empty() {
+        if !remaining_shards(&*store, plan, job.shards, &before).await?.is_empty() {
             wait_for_job(&jobs.join(","), &*store, schedule::trials(plan).len()).await?;
         }
     }
     for _ in 0..=args.resubmit {
         let before = committed(&*store).await?;
-        let left = left(&*store, plan, job.shards, &before).await?;
+        let left = remaining_shards(&*store, plan, job.shards, &before).await?;
         if left.is_empty() {
             break;
         }
@@ -297,7 +297,7 @@ async fn committed(store: &dyn ShardStore) -> Result<BTreeSet<(u32, u16)>, CliEr
 }
 
 /// Returns the shards with trials that are neither in the store (`committed`) nor unnecessary by the plan's rules.
-async fn left(
+async fn remaining_shards(
     store: &dyn ShardStore,
     plan: &CheckedPlan,
     shards: u32,
@@ -322,7 +322,7 @@ fn answer_of<T>(
     answer: Answer<T>,
     outage: &mut Outage,
 ) -> Result<Option<T>, CliError> {
-    let limit_min = outage::LIMIT.as_secs() / 60;
+    let limit_min = outage::MAX_OUTAGE.as_secs() / 60;
     let why = match answer {
         Answer::Given(answer) => {
             if let Some(time) = outage.answered(clock::now()) {

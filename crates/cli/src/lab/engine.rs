@@ -9,7 +9,7 @@ use super::{kernel, qemu, uml};
 use crate::plan_source::PlanSource;
 
 /// The engine of points that name none in a plan in which others do, and of runs of earlier versions. It runs every plan.
-pub const UNNAMED: Engine = Engine::Qemu;
+pub const DEFAULT_ENGINE: Engine = Engine::Qemu;
 
 /// Command-line options on which the choice depends.
 #[derive(Debug, Clone, Copy, Default)]
@@ -40,7 +40,7 @@ struct Facts {
     /// Whether the plan names agents, which no engine supports.
     has_agents: bool,
     /// What uml needs but this machine lacks.
-    machine_lacks: Option<String>,
+    missing_requirement: Option<String>,
     /// Why uml cannot run the plan.
     plan_error: Option<String>,
     /// Engines that are installed with their kernel `own`.
@@ -67,7 +67,7 @@ pub fn choose_for(
         kernels: plans().map(|plan| plan.kernel().unwrap_or(unnamed)).collect(),
         has_dilation: request.dilation.is_some(),
         has_agents: plan.plan().nodes.values().any(|node| node.agent.is_some()),
-        machine_lacks: uml::unsupported(),
+        missing_requirement: uml::missing_requirement(),
         plan_error: source.first_error(&on_uml),
         installed: [Engine::Uml, Engine::Qemu].into_iter().filter(|e| is_installed(*e)).collect(),
     }))
@@ -83,7 +83,7 @@ fn choose(facts: &Facts) -> EngineChoice {
     let only_qemu = facts.installed == [Engine::Qemu];
     let not_built =
         || format!("its kernel is not built: {}", kernel::hint(Engine::Uml, Series::Own));
-    let lacks = facts.machine_lacks.as_ref().map(|what| format!("it needs {what}"));
+    let lacks = facts.missing_requirement.as_ref().map(|what| format!("it needs {what}"));
     let why = lacks.or_else(|| facts.plan_error.clone()).or_else(|| only_qemu.then(not_built));
     match why {
         None => EngineChoice { engine: Engine::Uml, note: None },
@@ -109,7 +109,7 @@ pub fn as_override(engine: Engine) -> String {
 
 /// Returns the engines that can run here and whose kernel `own` is built, the faster one first.
 pub fn usable() -> Vec<Engine> {
-    let can_run = |engine: &Engine| *engine == Engine::Qemu || uml::unsupported().is_none();
+    let can_run = |engine: &Engine| *engine == Engine::Qemu || uml::missing_requirement().is_none();
     [Engine::Uml, Engine::Qemu].into_iter().filter(|e| is_installed(*e) && can_run(e)).collect()
 }
 
@@ -143,7 +143,7 @@ mod tests {
     fn what_only_qemu_has_selects_it_without_a_note() {
         let stock = *Series::ALL.iter().find(|series| **series != Series::Own).unwrap();
         // No other reason is given, because the user has decided.
-        let bad = Facts { machine_lacks: Some("x".to_owned()), ..good() };
+        let bad = Facts { missing_requirement: Some("x".to_owned()), ..good() };
         for facts in [
             Facts { has_dilation: true, ..good() },
             Facts { has_dilation: true, ..bad.clone() },
@@ -159,10 +159,11 @@ mod tests {
 
     #[test]
     fn a_note_says_why_uml_is_not_used() {
-        let machine = Facts { machine_lacks: Some("an x86-64 machine".to_owned()), ..good() };
+        let machine = Facts { missing_requirement: Some("an x86-64 machine".to_owned()), ..good() };
         let plan = Facts { plan_error: Some("keep_awake: leave it out".to_owned()), ..good() };
         let kernel = Facts { installed: vec![Engine::Qemu], ..good() };
-        let both = Facts { machine_lacks: machine.machine_lacks.clone(), ..plan.clone() };
+        let both =
+            Facts { missing_requirement: machine.missing_requirement.clone(), ..plan.clone() };
         for (facts, why) in [
             (machine, "it needs an x86-64 machine"),
             (plan, "keep_awake: leave it out"),

@@ -7,7 +7,7 @@ use crate::jobs;
 
 /// Where a guest runs on this machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct GuestResources {
     /// The CPU. `None` means the least busy one at the start (engine uml), or any (qemu).
     pub cpu: Option<usize>,
     /// Directory of the guest's memory with the engine uml. `None` means the first one with enough space.
@@ -16,32 +16,37 @@ pub struct Place {
 
 /// Returns a place for each concurrent trial, and a note if there are fewer than wanted. `in_folder` says that guests keep their
 /// memory in files (engine uml).
-pub fn places(wanted: Option<u32>, trials: usize, in_folder: bool) -> (Vec<Place>, Option<String>) {
+pub fn places(
+    wanted: Option<u32>,
+    trials: usize,
+    in_folder: bool,
+) -> (Vec<GuestResources>, Option<String>) {
     let wanted_jobs = jobs::count(wanted, trials);
     let folders = if in_folder { uml::memory_folders() } else { Vec::new() };
-    let room = Room { available_mib: available_mib(), folders };
+    let room = HostMemory { available_mib: available_mib(), folders };
     let (jobs, memory_folder, note) = room.for_jobs(wanted_jobs);
     if jobs == 1 {
-        return (vec![Place { cpu: None, memory_folder: None }], note);
+        return (vec![GuestResources { cpu: None, memory_folder: None }], note);
     }
     (on_cpus(&cpu::least_busy_first(), jobs, memory_folder.as_ref()), note)
 }
 
 /// Makes one place per job. Jobs share CPUs only if there are more jobs than CPUs.
-fn on_cpus(cpus: &[usize], jobs: usize, memory_folder: Option<&PathBuf>) -> Vec<Place> {
-    let place = |cpu: &usize| Place { cpu: Some(*cpu), memory_folder: memory_folder.cloned() };
+fn on_cpus(cpus: &[usize], jobs: usize, memory_folder: Option<&PathBuf>) -> Vec<GuestResources> {
+    let place =
+        |cpu: &usize| GuestResources { cpu: Some(*cpu), memory_folder: memory_folder.cloned() };
     cpus.iter().cycle().take(jobs).map(place).collect()
 }
 
 /// Memory available for guests.
-struct Room {
+struct HostMemory {
     /// Available memory of this machine; `None` if unknown.
     available_mib: Option<u64>,
     /// Directories for the guests' memory, in order of preference, with their free space in MiB; empty if guests need none.
     folders: Vec<(PathBuf, u64)>,
 }
 
-impl Room {
+impl HostMemory {
     /// Returns the number of jobs that fit, the directory for their memory, and a note if they are fewer than wanted.
     fn for_jobs(&self, wanted: usize) -> (usize, Option<PathBuf>, Option<String>) {
         let guests = |mib: u64| usize::try_from(mib / u64::from(MEMORY_MIB)).unwrap_or(usize::MAX);
@@ -83,9 +88,9 @@ fn available_in(meminfo: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn room(available_mib: u64, folders: &[(&str, u64)]) -> Room {
+    fn room(available_mib: u64, folders: &[(&str, u64)]) -> HostMemory {
         let folders = folders.iter().map(|(folder, mib)| (PathBuf::from(folder), *mib)).collect();
-        Room { available_mib: Some(available_mib), folders }
+        HostMemory { available_mib: Some(available_mib), folders }
     }
 
     #[test]
@@ -103,7 +108,7 @@ mod tests {
         assert_eq!(disk, (3, Some("/disk".into()), None), "the first that has room for all");
         let (jobs, _, note) = room(100, &[]).for_jobs(2);
         assert!(jobs == 1 && note.unwrap().contains("100 MiB of memory are available"));
-        let unknown = Room { available_mib: None, folders: vec![] };
+        let unknown = HostMemory { available_mib: None, folders: vec![] };
         assert_eq!(unknown.for_jobs(3), (3, None, None));
     }
 

@@ -17,7 +17,7 @@ use crate::paths::{cache_dir, shared_dir};
 
 /// Which kernels a file of the recipe is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Scope {
+enum RecipeTarget {
     /// All kernels.
     AllKernels,
     /// The kernel `own`, for both engines.
@@ -38,33 +38,42 @@ macro_rules! recipe_file {
 }
 
 /// Files that build or fetch kernels and modules. Their contents are part of the cache key.
-const RECIPE: [(&str, &str, Scope); 16] = [
-    recipe_file!("apt.sh", Scope::AllKernels),
-    recipe_file!("kernel.sh", Scope::OwnKernel),
-    recipe_file!("kernel.config", Scope::OwnKernelFor(Engine::Qemu)),
-    recipe_file!("patches/0001-idle-nops.patch", Scope::OwnKernelFor(Engine::Qemu)),
-    recipe_file!("patches/0002-lapic-timer-mhz.patch", Scope::OwnKernelFor(Engine::Qemu)),
-    recipe_file!("uml/kernel.config", Scope::OwnKernelFor(Engine::Uml)),
-    recipe_file!("uml/patches/0001-um-hz-and-events.patch", Scope::OwnKernelFor(Engine::Uml)),
-    recipe_file!("uml/patches/0002-um-clock.patch", Scope::OwnKernelFor(Engine::Uml)),
-    recipe_file!("uml/patches/0003-um-host-inputs.patch", Scope::OwnKernelFor(Engine::Uml)),
-    recipe_file!("uml/patches/0004-um-labport.patch", Scope::OwnKernelFor(Engine::Uml)),
-    recipe_file!("uml/patches/0005-um-bpf-jit.patch", Scope::OwnKernelFor(Engine::Uml)),
-    recipe_file!("uml/patches/0006-um-controller.patch", Scope::OwnKernelFor(Engine::Uml)),
-    recipe_file!("uml/patches/0007-um-aligned-struct-page.patch", Scope::OwnKernelFor(Engine::Uml)),
-    recipe_file!("uml/patches/0008-um-jit-placement.patch", Scope::OwnKernelFor(Engine::Uml)),
-    recipe_file!("debian.sh", Scope::StockKernels),
-    recipe_file!("modules.sh", Scope::Modules),
+const RECIPE: [(&str, &str, RecipeTarget); 16] = [
+    recipe_file!("apt.sh", RecipeTarget::AllKernels),
+    recipe_file!("kernel.sh", RecipeTarget::OwnKernel),
+    recipe_file!("kernel.config", RecipeTarget::OwnKernelFor(Engine::Qemu)),
+    recipe_file!("patches/0001-idle-nops.patch", RecipeTarget::OwnKernelFor(Engine::Qemu)),
+    recipe_file!("patches/0002-lapic-timer-mhz.patch", RecipeTarget::OwnKernelFor(Engine::Qemu)),
+    recipe_file!("uml/kernel.config", RecipeTarget::OwnKernelFor(Engine::Uml)),
+    recipe_file!(
+        "uml/patches/0001-um-hz-and-events.patch",
+        RecipeTarget::OwnKernelFor(Engine::Uml)
+    ),
+    recipe_file!("uml/patches/0002-um-clock.patch", RecipeTarget::OwnKernelFor(Engine::Uml)),
+    recipe_file!("uml/patches/0003-um-host-inputs.patch", RecipeTarget::OwnKernelFor(Engine::Uml)),
+    recipe_file!("uml/patches/0004-um-labport.patch", RecipeTarget::OwnKernelFor(Engine::Uml)),
+    recipe_file!("uml/patches/0005-um-bpf-jit.patch", RecipeTarget::OwnKernelFor(Engine::Uml)),
+    recipe_file!("uml/patches/0006-um-controller.patch", RecipeTarget::OwnKernelFor(Engine::Uml)),
+    recipe_file!(
+        "uml/patches/0007-um-aligned-struct-page.patch",
+        RecipeTarget::OwnKernelFor(Engine::Uml)
+    ),
+    recipe_file!(
+        "uml/patches/0008-um-jit-placement.patch",
+        RecipeTarget::OwnKernelFor(Engine::Uml)
+    ),
+    recipe_file!("debian.sh", RecipeTarget::StockKernels),
+    recipe_file!("modules.sh", RecipeTarget::Modules),
 ];
 
 /// Returns the SHA-256 of everything that determines a kernel besides its source: scripts, configuration and patches.
 pub(super) fn recipe_sha256(engine: Engine, series: Series) -> String {
     let parts = RECIPE.iter().filter(|(_, _, scope)| match (scope, series) {
-        (Scope::AllKernels, _) => true,
-        (Scope::OwnKernel, series) => series == Series::Own,
-        (Scope::OwnKernelFor(of), Series::Own) => *of == engine,
-        (Scope::OwnKernelFor(_) | Scope::Modules, _) => false,
-        (Scope::StockKernels, series) => series != Series::Own,
+        (RecipeTarget::AllKernels, _) => true,
+        (RecipeTarget::OwnKernel, series) => series == Series::Own,
+        (RecipeTarget::OwnKernelFor(of), Series::Own) => *of == engine,
+        (RecipeTarget::OwnKernelFor(_) | RecipeTarget::Modules, _) => false,
+        (RecipeTarget::StockKernels, series) => series != Series::Own,
     });
     sha256_of(parts.map(|(name, text, _)| (*name, *text)))
 }
@@ -82,19 +91,21 @@ pub(super) fn sha256_of<'a>(parts: impl Iterator<Item = (&'a str, &'a str)>) -> 
 }
 
 /// Returns name and contents of the recipe's files with a wanted scope.
-fn recipe_of(wanted: impl Fn(Scope) -> bool) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let recipe: &'static [(&str, &str, Scope)] = &RECIPE;
+fn recipe_of(
+    wanted: impl Fn(RecipeTarget) -> bool,
+) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let recipe: &'static [(&str, &str, RecipeTarget)] = &RECIPE;
     recipe.iter().filter(move |(_, _, scope)| wanted(*scope)).map(|(name, text, _)| (*name, *text))
 }
 
 /// Returns name and contents of the files that build the kernels `own`.
 pub(super) fn own_recipe() -> impl Iterator<Item = (&'static str, &'static str)> {
-    recipe_of(|scope| !matches!(scope, Scope::StockKernels | Scope::Modules))
+    recipe_of(|scope| !matches!(scope, RecipeTarget::StockKernels | RecipeTarget::Modules))
 }
 
 /// Returns name and contents of the files on which only the modules depend.
 pub(super) fn modules_recipe() -> impl Iterator<Item = (&'static str, &'static str)> {
-    recipe_of(|scope| scope == Scope::Modules)
+    recipe_of(|scope| scope == RecipeTarget::Modules)
 }
 
 /// Returns the folder of a kernel in the lab's folder of a cache.

@@ -7,9 +7,9 @@ use ccbench_proto::wire::lab_message::Of;
 use tokio::sync::mpsc;
 
 use super::boot_directory::BootDirectory;
-use super::described::{Described, Preflight};
 use super::error::LabError;
-use super::jobs::Place;
+use super::jobs::GuestResources;
+use super::preflight_cache::{Preflight, PreflightCache};
 use super::trial;
 use super::vm::VmImage;
 use crate::backend::error::BackendError;
@@ -43,13 +43,13 @@ pub async fn run(
         point.plan.clone()
     });
     let task = trial::task(experiment, point, &short, (1, SEED));
-    let described = Described::of(image, &task, dilation);
-    if let Some(result) = described.as_ref().and_then(Described::read) {
+    let cache = PreflightCache::of(image, &task, dilation);
+    if let Some(result) = cache.as_ref().and_then(PreflightCache::read) {
         return Ok(result);
     }
     let dir = BootDirectory::new()?;
-    let vm = image.boot(dir.path(), &task, SEED, dilation, &Place::default())?;
-    let (send, mut receive) = mpsc::channel(trial::MESSAGES_WAITING);
+    let vm = image.boot(dir.path(), &task, SEED, dilation, &GuestResources::default())?;
+    let (send, mut receive) = mpsc::channel(trial::MAX_QUEUED_MESSAGES);
     let follow = tokio::spawn(vm.follow(send));
     let (mut result, mut failed) = (Preflight::default(), None);
     loop {
@@ -75,8 +75,8 @@ pub async fn run(
     if let Some(error) = failed {
         return Err(error.into());
     }
-    if let Some(described) = described {
-        described.write(&result);
+    if let Some(cache) = cache {
+        cache.write(&result);
     }
     Ok(result)
 }

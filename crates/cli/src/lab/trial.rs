@@ -17,7 +17,7 @@ use tracing::info;
 
 use super::boot_directory::BootDirectory;
 use super::error::LabError;
-use super::jobs::Place;
+use super::jobs::GuestResources;
 use super::kernel::Kernel;
 use super::vm::{VmImage, console_tail};
 use crate::backend::error::BackendError;
@@ -35,7 +35,7 @@ const REPORT_NS: u64 = 12_000_000_000;
 /// Lease of a prepared node in the guest; long enough that the node never resets itself.
 const LEASE_MS: u32 = 600_000;
 /// Messages queued between the reader of the guest's messages and the recorder.
-pub const MESSAGES_WAITING: usize = 4096;
+pub const MAX_QUEUED_MESSAGES: usize = 4096;
 /// CPU load of the guest above which its network may be distorted, and above which it certainly is.
 const BUSY_DEGRADED_PCT: f64 = 60.0;
 const BUSY_FAILED_PCT: f64 = 90.0;
@@ -46,7 +46,7 @@ const BUSY_FAILED_PCT: f64 = 90.0;
 /// The trial could not run. The results directory has a record of that.
 pub async fn run(
     (image, dilation): (&VmImage, Option<u32>),
-    place: &Place,
+    place: &GuestResources,
     Trial { experiment, point, scheduled, dir, epoch }: Trial<'_>,
     progress: &mut TrialProgress<'_>,
     interrupt: &mut Interrupt,
@@ -56,7 +56,7 @@ pub async fn run(
     let task = task(experiment, point, &point.plan, (scheduled.trial, scheduled.seed));
     let files = BootDirectory::new()?;
     let vm = image.boot(files.path(), &task, scheduled.seed, dilation, place)?;
-    let (send, mut receive) = mpsc::channel(MESSAGES_WAITING);
+    let (send, mut receive) = mpsc::channel(MAX_QUEUED_MESSAGES);
     let follow = tokio::spawn(vm.follow(send));
     let mut guest = GuestTrial::new(key, point, dir, (image.kernel().engine, files.path()));
     loop {

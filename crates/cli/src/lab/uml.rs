@@ -129,10 +129,10 @@ fn memory_need(memory_mib: u32) -> String {
 }
 
 /// Returns what User-Mode Linux needs but this machine lacks; `None` if nothing is missing.
-pub fn unsupported() -> Option<String> {
+pub fn missing_requirement() -> Option<String> {
     let actions = std::fs::read_to_string(SECCOMP_ACTIONS).unwrap_or_default();
     let seccomp = (actions.as_str(), permits_filters());
-    lacks(std::env::consts::ARCH, seccomp, memory_folder(MEMORY_MIB).is_ok())
+    missing_requirement_of(std::env::consts::ARCH, seccomp, memory_folder(MEMORY_MIB).is_ok())
 }
 
 /// Returns whether a process may install a seccomp filter. A container may forbid it.
@@ -143,9 +143,9 @@ fn permits_filters() -> bool {
     thread.is_ok_and(|thread| thread.join().unwrap_or(false))
 }
 
-/// Like [`unsupported`], for a machine with this architecture and these seccomp actions, where processes may or may not install
+/// Like [`missing_requirement`], for a machine with this architecture and these seccomp actions, where processes may or may not install
 /// filters.
-fn lacks(
+fn missing_requirement_of(
     arch: &str,
     (seccomp_actions, permits_filters): (&str, bool),
     has_memory: bool,
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn names_what_a_machine_lacks() {
         let actions = "kill_process kill_thread trap errno user_notif trace log allow\n";
-        assert_eq!(lacks("x86_64", (actions, true), true), None);
+        assert_eq!(missing_requirement_of("x86_64", (actions, true), true), None);
         for (arch, seccomp, has_memory, what) in [
             ("aarch64", (actions, true), true, "an x86-64 machine"),
             ("x86_64", ("", true), true, "CONFIG_SECCOMP_FILTER"),
@@ -214,7 +214,7 @@ mod tests {
             ("x86_64", (actions, false), true, "the permission to install seccomp filters"),
             ("x86_64", (actions, true), false, "768 MiB in /dev/shm or TMPDIR"),
         ] {
-            let lacking = lacks(arch, seccomp, has_memory).unwrap_or_default();
+            let lacking = missing_requirement_of(arch, seccomp, has_memory).unwrap_or_default();
             assert!(lacking.contains(what), "{arch} {seccomp:?} {has_memory}: {lacking}");
         }
     }

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tracing::{debug, info};
 
 use super::error::LabError;
-use super::jobs::Place;
+use super::jobs::GuestResources;
 use super::kernel::{self, Kernel};
 use super::qemu::{self, MachineType, QEMU, VmConfig};
 use super::uml::{self, UmlConfig};
@@ -122,7 +122,7 @@ impl VmImage {
         task: &wire::LabTask,
         seed: u64,
         dilation: Option<u32>,
-        place: &Place,
+        place: &GuestResources,
     ) -> Result<Vm, LabError> {
         let engine = self.kernel.engine;
         info!(kernel = self.kernel.release, %engine, seed, dilation, cpu = place.cpu, "boot the lab");

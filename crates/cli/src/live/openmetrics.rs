@@ -33,11 +33,11 @@ const REASONS: Family = Family::gauge(
 const STATUSES: [&str; 4] = ["ok", "degraded", "failed", "discarded"];
 
 /// Reads one number of a machine.
-type Of = fn(&HostView) -> f64;
+type HostValue = fn(&HostView) -> f64;
 /// A metric of machines: the name of its label, and the numbers by label value.
-type OfHosts = (&'static Family, &'static str, &'static [(&'static str, Of)]);
+type HostMetric = (&'static Family, &'static str, &'static [(&'static str, HostValue)]);
 
-const HOSTS: [OfHosts; 4] = [
+const HOSTS: [HostMetric; 4] = [
     (
         &CPU,
         "mode",

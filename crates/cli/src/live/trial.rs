@@ -77,19 +77,19 @@ struct LiveLink {
     /// The rows of one instant and its bin, until a row of the next instant arrives.
     instant: Option<(LinkInstant, u32)>,
     backlog: Series,
-    drops: FromFirst,
-    marks: Option<FromFirst>,
+    drops: TrialCounter,
+    marks: Option<TrialCounter>,
     rate_bps: Option<u64>,
 }
 
 /// A counter that may have been nonzero before the trial.
 #[derive(Debug, Clone, Copy, Default)]
-struct FromFirst {
+struct TrialCounter {
     first: Option<u64>,
     last: u64,
 }
 
-impl FromFirst {
+impl TrialCounter {
     fn set(&mut self, value: u64) {
         self.first.get_or_insert(value);
         self.last = value;
@@ -311,7 +311,7 @@ impl LiveTrial {
                 rate_bps: link.rate_bps,
                 backlog_bytes: quantity(&link.backlog),
                 drops_pkts: link.drops.in_trial(),
-                marks_pkts: link.marks.map(FromFirst::in_trial),
+                marks_pkts: link.marks.map(TrialCounter::in_trial),
             };
             (name.clone(), view)
         };

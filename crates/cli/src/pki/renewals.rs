@@ -11,7 +11,7 @@ use super::revocations::{from_hex, lines, to_hex};
 use crate::clock;
 use crate::file::FileError;
 
-const RECORD: &str = "renewed";
+const FILE_NAME: &str = "renewed";
 
 /// A renewed certificate and its successor, by serial number.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Renewal {
 /// # Errors
 /// The file cannot be read or is damaged.
 pub(super) fn read(dir: &Path) -> Result<Vec<Renewal>, PkiError> {
-    lines(&dir.join(RECORD), "EARLIER_SERIAL DATE LATER_SERIAL", Renewal::parse)
+    lines(&dir.join(FILE_NAME), "EARLIER_SERIAL DATE LATER_SERIAL", Renewal::parse)
 }
 
 /// Records the renewal of a certificate, before it is issued.
@@ -51,7 +51,7 @@ pub(super) fn add(dir: &Path, earlier: &[u8], later: &[u8]) -> Result<(), PkiErr
     let (earlier, later) = (earlier.to_vec(), later.to_vec());
     all.push(Renewal { earlier, date: clock::today(), later });
     let text: String = all.iter().map(Renewal::line).collect();
-    let path = dir.join(RECORD);
+    let path = dir.join(FILE_NAME);
     Ok(replace(&path, text.as_bytes()).map(drop).map_err(FileError::of("write", &path))?)
 }
 

@@ -15,7 +15,7 @@ use super::{PkiError, day, expiry, read as read_file, renewals};
 use crate::clock;
 use crate::file::FileError;
 
-const RECORD: &str = "revoked";
+const FILE_NAME: &str = "revoked";
 const LIST: &str = "crl.pem";
 
 /// A revoked certificate.
@@ -56,7 +56,7 @@ pub(super) fn to_hex(serial: &[u8]) -> String {
 /// # Errors
 /// The file cannot be read or is damaged.
 pub(super) fn read(dir: &Path) -> Result<Vec<Revoked>, PkiError> {
-    lines(&dir.join(RECORD), "SERIAL DATE NAME", Revoked::parse)
+    lines(&dir.join(FILE_NAME), "SERIAL DATE NAME", Revoked::parse)
 }
 
 /// Returns the lines of a record; none if the file is missing.
@@ -100,7 +100,7 @@ pub(super) fn add(dir: &Path, certificates: &[Certificate]) -> Result<(), PkiErr
         }
     }
     let text: String = all.iter().map(Revoked::line).collect();
-    let path = dir.join(RECORD);
+    let path = dir.join(FILE_NAME);
     Ok(replace(&path, text.as_bytes()).map(drop).map_err(FileError::of("write", &path))?)
 }
 

@@ -29,7 +29,7 @@ use crate::console::{message, print};
 /// Maximum number of concurrent connections. Others wait.
 const MAX_CONNECTIONS: usize = 16;
 /// Time limit for a node's request, and for sending the answer.
-const EXCHANGE_LIMIT: Duration = Duration::from_secs(10);
+const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after an error of `accept`.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 /// How often the record is read again, because tokens are made and expire.
@@ -50,7 +50,7 @@ pub async fn serve(dir: &Path, listen: SocketAddr) -> Result<(), PkiError> {
     print(&format!(
         "listening on {bound} until every token is used or has expired ({unused} now)\n"
     ));
-    let mut connections: JoinSet<(SocketAddr, Result<String, Unanswered>)> = JoinSet::new();
+    let mut connections: JoinSet<(SocketAddr, Result<String, ExchangeError>)> = JoinSet::new();
     let (mut refusals, mut closed) = (Refusals::default(), 0u64);
     while !connections.is_empty() || tokens::unused(dir, now_s())? > 0 {
         tokio::select! {
@@ -116,12 +116,12 @@ fn acceptor(dir: &Path) -> Result<TlsAcceptor, PkiError> {
 
 /// Why a node got no certificate.
 #[derive(Debug, thiserror::Error)]
-enum Unanswered {
+enum ExchangeError {
     /// The connection failed.
     #[error("the connection failed: {0}")]
     Connection(#[from] io::Error),
     /// No request arrived in time.
-    #[error("no request within {} s", EXCHANGE_LIMIT.as_secs())]
+    #[error("no request within {} s", EXCHANGE_TIMEOUT.as_secs())]
     Timeout,
     /// The client sent something else.
     #[error("this is not a request of `ccbench-agent join`")]
@@ -146,27 +146,27 @@ async fn answer(
     stream: TcpStream,
     acceptor: TlsAcceptor,
     dir: PathBuf,
-) -> Result<String, Unanswered> {
-    let received = timeout(EXCHANGE_LIMIT, receive(stream, &acceptor)).await;
-    let (mut stream, line) = received.unwrap_or(Err(Unanswered::Timeout))?;
+) -> Result<String, ExchangeError> {
+    let received = timeout(EXCHANGE_TIMEOUT, receive(stream, &acceptor)).await;
+    let (mut stream, line) = received.unwrap_or(Err(ExchangeError::Timeout))?;
     let redeemed = match serde_json::from_str::<JoinRequest>(&line) {
-        Ok(request) => tokens::redeem(&dir, &request, now_s()).map_err(Unanswered::from),
-        Err(_) => Err(Unanswered::Malformed),
+        Ok(request) => tokens::redeem(&dir, &request, now_s()).map_err(ExchangeError::from),
+        Err(_) => Err(ExchangeError::Malformed),
     };
     let (reply, named) = match redeemed {
         Ok((name, files)) => (JoinReply::Issued(files), Ok(name)),
         // Do not tell the node about failures of the authority.
-        Err(error @ Unanswered::Refused(RedeemError::Authority(_))) => {
+        Err(error @ ExchangeError::Refused(RedeemError::Authority(_))) => {
             let why = "the authority cannot issue it; `ccbench pki serve` has printed the reason";
             (JoinReply::Refused(why.to_owned()), Err(error))
         }
         Err(error) => (JoinReply::Refused(error.to_string()), Err(error)),
     };
     // The answer has a time limit of its own, because a certificate that was issued but not delivered must be reported as such.
-    let sent = timeout(EXCHANGE_LIMIT, send(&mut stream, &reply)).await;
+    let sent = timeout(EXCHANGE_TIMEOUT, send(&mut stream, &reply)).await;
     let sent = sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     let name = named?;
-    sent.map_err(|source| Unanswered::Undelivered { name: name.clone(), source })?;
+    sent.map_err(|source| ExchangeError::Undelivered { name: name.clone(), source })?;
     Ok(name)
 }
 
@@ -174,7 +174,7 @@ async fn answer(
 async fn receive(
     stream: TcpStream,
     acceptor: &TlsAcceptor,
-) -> Result<(TlsStream<TcpStream>, String), Unanswered> {
+) -> Result<(TlsStream<TcpStream>, String), ExchangeError> {
     let mut stream = acceptor.accept(stream).await?;
     let mut line = String::new();
     BufReader::new((&mut stream).take(MAX_REQUEST_BYTES)).read_line(&mut line).await?;

@@ -16,11 +16,11 @@ use super::revocations::lines;
 use super::{AUTHORITY, Order, PkiError, check_not_issued, issuer, read, revocations, sign, write};
 use crate::file::FileError;
 
-const RECORD: &str = "tokens";
+const FILE_NAME: &str = "tokens";
 
 /// A valid token.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Unused {
+struct PendingToken {
     /// SHA-256 of the secret.
     digest: String,
     /// Expiry in seconds since 1970.
@@ -29,7 +29,7 @@ struct Unused {
     names: Vec<String>,
 }
 
-impl Unused {
+impl PendingToken {
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.split(' ');
         let [digest, expiry_s, names] = [words.next()?, words.next()?, words.next()?];
@@ -74,13 +74,13 @@ fn lock(dir: &Path) -> Result<File, PkiError> {
     Ok(open().map_err(FileError::of("lock", &path))?)
 }
 
-fn read_all(dir: &Path) -> Result<Vec<Unused>, PkiError> {
-    lines(&dir.join(RECORD), "SHA256 EXPIRY_S NAME[,NAME...]", Unused::parse)
+fn read_all(dir: &Path) -> Result<Vec<PendingToken>, PkiError> {
+    lines(&dir.join(FILE_NAME), "SHA256 EXPIRY_S NAME[,NAME...]", PendingToken::parse)
 }
 
-fn write_all(dir: &Path, all: &[Unused]) -> Result<(), PkiError> {
-    let text: String = all.iter().map(Unused::line).collect();
-    let path = dir.join(RECORD);
+fn write_all(dir: &Path, all: &[PendingToken]) -> Result<(), PkiError> {
+    let text: String = all.iter().map(PendingToken::line).collect();
+    let path = dir.join(FILE_NAME);
     Ok(replace(&path, text.as_bytes()).map(drop).map_err(FileError::of("write", &path))?)
 }
 
@@ -97,7 +97,7 @@ pub(super) fn add(
     let _lock = lock(dir)?;
     let mut all = read_all(dir)?;
     all.retain(|token| token.expiry_s > now_s);
-    all.push(Unused {
+    all.push(PendingToken {
         digest: digest_bytes(token.secret().as_bytes()),
         expiry_s,
         names: names.to_vec(),
@@ -209,7 +209,7 @@ mod tests {
         assert!(matches!(again, Err(RedeemError::Unknown)), "{again:?}");
         assert_eq!(unused(&pki, NOW_S).unwrap(), 1);
         redeem(&pki, &request(&second, &key), NOW_S).unwrap();
-        let record = std::fs::read_to_string(pki.join(RECORD)).unwrap();
+        let record = std::fs::read_to_string(pki.join(FILE_NAME)).unwrap();
         assert!(!record.contains(second.secret()), "{record}");
     }
 
@@ -261,7 +261,7 @@ mod tests {
             let made = token(&pki, &["n3.example".to_owned()], Micros::new(hours * 3_600_000_000));
             assert_eq!(made.is_ok(), is_valid, "{hours} h: {made:?}");
         }
-        std::fs::write(pki.join(RECORD), "x y\n").unwrap();
+        std::fs::write(pki.join(FILE_NAME), "x y\n").unwrap();
         assert!(make(&["n4.example"], "1h").unwrap_err().contains("line 1 is not"));
     }
 }

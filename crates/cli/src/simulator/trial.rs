@@ -121,7 +121,7 @@ async fn record(
             tokio::select! {
                 biased;
                 () = interrupt.requested() => return Err(BackendError::Interrupted),
-                () = trial.recorder.writer.room() => {}
+                () = trial.recorder.writer.wait_for_room() => {}
             }
             if let Some(at_ns) = sampled_at_ns(&event) {
                 trial.tick(at_ns, progress);

@@ -16,8 +16,8 @@ use crate::exit::ExitCode;
 use crate::file::FileError;
 use crate::paths::{agent_binary, state_root};
 
-const START_LIMIT: Duration = Duration::from_secs(20);
-const STOP_LIMIT: Duration = Duration::from_secs(5);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why the testbed cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +34,7 @@ pub enum TestbedError {
     #[error("testbed: the process has no pipes")]
     NoPipes,
     /// Its process did not report within the limit.
-    #[error("testbed: the process was not ready after {} s", START_LIMIT.as_secs())]
+    #[error("testbed: the process was not ready after {} s", START_TIMEOUT.as_secs())]
     Timeout,
     /// Its process ended before it reported.
     #[error("testbed: the process ended before it was ready")]
@@ -139,7 +139,8 @@ impl TestbedProcess {
 
 /// Reads the first line of the process, which reports a testbed or an error.
 async fn ready(lines: &mut Lines<BufReader<ChildStdout>>) -> Result<Ready, TestbedError> {
-    let line = timeout(START_LIMIT, lines.next_line()).await.map_err(|_| TestbedError::Timeout)?;
+    let line =
+        timeout(START_TIMEOUT, lines.next_line()).await.map_err(|_| TestbedError::Timeout)?;
     let line = line.ok().flatten().ok_or(TestbedError::Ended)?;
     let ready: Ready =
         serde_json::from_str(&line).map_err(|source| TestbedError::Report { line, source })?;
@@ -149,7 +150,7 @@ async fn ready(lines: &mut Lines<BufReader<ChildStdout>>) -> Result<Ready, Testb
 /// Closes the process's input, waits for it to exit, and removes its directory.
 async fn end(child: &mut Child, stdin: ChildStdin, dir: &Path) {
     drop(stdin);
-    if timeout(STOP_LIMIT, child.wait()).await.is_err() {
+    if timeout(STOP_TIMEOUT, child.wait()).await.is_err() {
         let _ = child.kill().await;
     }
     let _ = std::fs::remove_dir_all(dir);

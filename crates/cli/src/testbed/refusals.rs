@@ -22,7 +22,7 @@ pub async fn check(
     let mut asked = BTreeSet::new();
     let mut refused = Ok(());
     for point in experiment.plan.points() {
-        if !asked.insert(looked_at(&point, addresses)) {
+        if !asked.insert(checked_parts(&point, addresses)) {
             continue;
         }
         match agents.check(request(&experiment.id, &point, addresses)).await {
@@ -56,7 +56,7 @@ pub(super) fn request(
 }
 
 /// Returns the parts of a point that agents check. Points that differ only in others (rates, queues, times) need one request.
-fn looked_at(point: &Point, addresses: &BTreeMap<String, String>) -> String {
+fn checked_parts(point: &Point, addresses: &BTreeMap<String, String>) -> String {
     let ip = |(node, text): (&String, &String)| Some((node.clone(), text.parse::<IpAddr>().ok()?));
     let addresses = addresses.iter().filter_map(ip).collect();
     let context = TrialContext { addresses, ..TrialContext::default() };
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(points.len(), 4);
         let addresses = BTreeMap::new();
         let parts: BTreeSet<String> =
-            points.iter().map(|point| looked_at(point, &addresses)).collect();
+            points.iter().map(|point| checked_parts(point, &addresses)).collect();
         assert_eq!(parts.len(), 2, "by the congestion control, not by the rate: {parts:#?}");
     }
 }

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use tracing::{debug, info};
 
 use super::{Testbed, refusals};
-use crate::agents::{AgentError, Agents, CALL_LIMIT};
+use crate::agents::{AgentError, Agents, CALL_TIMEOUT};
 use crate::backend::error::BackendError;
 use crate::clock;
 use crate::clock_offset::ClockPrediction;
@@ -32,12 +32,12 @@ use crate::runner::Trial;
 /// the idle path.
 const LEAD: Duration = Duration::from_millis(350);
 /// A node that sends nothing for this long after the last phase counts as lost.
-const REPORT_LIMIT: Duration = Duration::from_secs(12);
+const REPORT_TIMEOUT: Duration = Duration::from_secs(12);
 /// A prepared node that receives no request for this long resets itself.
 const LEASE: Duration = Duration::from_secs(15);
 /// Messages queued between the streams and the recorder, each of up to a thousand rows. If the table writer is slow, they wait;
 /// this slows the streams down, and the agents count what they drop.
-const MESSAGES_WAITING: usize = 64;
+const MAX_QUEUED_MESSAGES: usize = 64;
 const TICK: Duration = Duration::from_millis(500);
 
 /// Runs a trial and commits it.
@@ -59,19 +59,19 @@ pub(super) async fn run(
     let run_id = &trial.experiment.id;
     if let Err(error) = boot(trial, testbed, progress, interrupt).await {
         return Err(match error {
-            BackendError::Agent(error) => not_run(trial, key, error),
+            BackendError::Agent(error) => record_not_run(trial, key, error),
             other => other,
         });
     }
     let offsets = match testbed.agents.clock_offsets().await {
         Ok(offsets) => offsets,
-        Err(error) => return Err(not_run(trial, key, error)),
+        Err(error) => return Err(record_not_run(trial, key, error)),
     };
     let mut replies = match prepare(trial, testbed, key.epoch).await {
         Ok(replies) => replies,
         Err(error) => {
             testbed.agents.reset(run_id, key.epoch).await;
-            return Err(not_run(trial, key, error));
+            return Err(record_not_run(trial, key, error));
         }
     };
     testbed.used = true;
@@ -83,7 +83,7 @@ pub(super) async fn run(
         let kind = Some(Kind::NodeRebooted(NoData {}));
         reply.events.push(wire::Event { at_ns, subject: node, message, kind });
     }
-    let conducted = conduct(trial, testbed, key, replies, &offsets, progress, interrupt).await;
+    let conducted = run_prepared(trial, testbed, key, replies, &offsets, progress, interrupt).await;
     // The nodes are prepared, so reset them even after an error.
     let not_undone = testbed.agents.reset(run_id, key.epoch).await;
     let (mut recorder, result) = conducted?;
@@ -159,7 +159,7 @@ async fn ready(
 }
 
 /// Records that a trial could not run because of this error. Returns the error, or the one that prevented the record.
-fn not_run(trial: Trial<'_>, key: TrialKey, error: AgentError) -> BackendError {
+fn record_not_run(trial: Trial<'_>, key: TrialKey, error: AgentError) -> BackendError {
     let reason = Reason::new(ReasonCode::NotRun, error.to_string());
     match trial.dir.record_not_run(key, &reason) {
         Ok(()) => error.into(),
@@ -168,7 +168,7 @@ fn not_run(trial: Trial<'_>, key: TrialKey, error: AgentError) -> BackendError {
 }
 
 /// Starts all prepared nodes at the same instant and records their streams until all end, one is lost, or the user stops the run.
-async fn conduct<'a>(
+async fn run_prepared<'a>(
     trial: Trial<'a>,
     testbed: &Testbed,
     key: TrialKey,
@@ -202,7 +202,7 @@ async fn conduct<'a>(
     recorder.record_prepared(replies)?;
     let length = schedule::length(&trial.point.plan);
     info!(nodes = agents.len(), length_s = length.as_secs_f64(), "run");
-    let (send, receive) = mpsc::channel(MESSAGES_WAITING);
+    let (send, receive) = mpsc::channel(MAX_QUEUED_MESSAGES);
     for (node, agent) in agents {
         let start_at_ns = offsets.get(node).map_or(t0_ns, |offset| offset.node_ns(t0_ns));
         let request = wire::RunRequest { start_at_ns, epoch: key.epoch };
@@ -293,8 +293,8 @@ async fn forward_stream(
     request: wire::RunRequest,
     send: mpsc::Sender<(String, StreamItem)>,
 ) {
-    let error = match timeout(CALL_LIMIT, client.run(request)).await {
-        Err(_) => Some(format!("did not start within {} s", CALL_LIMIT.as_secs())),
+    let error = match timeout(CALL_TIMEOUT, client.run(request)).await {
+        Err(_) => Some(format!("did not start within {} s", CALL_TIMEOUT.as_secs())),
         Ok(Err(status)) => Some(status.message().to_owned()),
         Ok(Ok(response)) => {
             let mut stream = response.into_inner();
@@ -326,7 +326,7 @@ async fn follow(
     (t0_ns, length): (u64, Micros),
     interrupt: &mut Interrupt,
 ) -> Result<(), BackendError> {
-    let mut limit = clock::now() + LEAD + length.duration() + REPORT_LIMIT;
+    let mut limit = clock::now() + LEAD + length.duration() + REPORT_TIMEOUT;
     // Aligns ticks with the trial's start, so that the end of a phase is noticed at once.
     let until_start = Duration::from_nanos(t0_ns.saturating_sub(clock::monotonic_ns()));
     let mut tick = tokio::time::interval_at(clock::now() + until_start, TICK);
@@ -338,7 +338,7 @@ async fn follow(
             item = next(&recorder.writer, &mut receive) => match item {
                 None => return Ok(()),
                 Some((node, StreamItem::Event(event))) => {
-                    limit = limit.max(clock::now() + REPORT_LIMIT);
+                    limit = limit.max(clock::now() + REPORT_TIMEOUT);
                     progress.record(&node, &event);
                     recorder.record(&node, *event)?;
                 }
@@ -360,11 +360,11 @@ async fn follow(
             () = tokio::time::sleep_until(limit) => {
                 if !recorder.writer.has_room() {
                     // The disk is slow, not the nodes.
-                    limit = clock::now() + REPORT_LIMIT;
+                    limit = clock::now() + REPORT_TIMEOUT;
                     continue;
                 }
                 let nodes: Vec<String> = running.into_iter().collect();
-                let limit_s = REPORT_LIMIT.as_secs();
+                let limit_s = REPORT_TIMEOUT.as_secs();
                 recorder.errors.push(format!(
                     "no report within {limit_s} s after the end of the trial from: {}", nodes.join(", ")
                 ));
@@ -376,6 +376,6 @@ async fn follow(
 
 /// Returns the next message once the writer has room for it.
 async fn next<T>(writer: &TrialWriter<'_>, receive: &mut mpsc::Receiver<T>) -> Option<T> {
-    writer.room().await;
+    writer.wait_for_room().await;
     receive.recv().await
 }

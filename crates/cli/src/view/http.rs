@@ -32,17 +32,17 @@ use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::warn;
 
-use super::socket::{self, ACCEPT_PAUSE, STALL_LIMIT};
+use super::socket::{self, ACCEPT_PAUSE, WRITE_TIMEOUT};
 use super::{ViewError, absolute};
 use crate::console::message;
 use crate::live::openmetrics;
 
 /// A connection without a complete request for this long is closed.
-const HEADER_LIMIT: Duration = Duration::from_secs(10);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long open pages may take to ask for the report after the run. A page that is paused or asleep does not ask.
-const ASK_LIMIT: Duration = Duration::from_secs(10);
+const REPORT_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long sending the report may take after that.
-const REPORT_LIMIT: Duration = Duration::from_secs(60);
+const REPORT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum number of concurrent connections; others are closed. A browser opens at most six.
 const MAX_CONNECTIONS: usize = 64;
 
@@ -85,7 +85,7 @@ struct Connection {
 }
 
 /// Why an event stream ended.
-enum Ended {
+enum CloseReason {
     /// The run has ended, or its controller is gone.
     Run,
     /// The page was closed.
@@ -188,7 +188,7 @@ async fn connection(stream: net::TcpStream, shared: Arc<Shared>) {
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_LIMIT)
+        .header_read_timeout(HEADER_TIMEOUT)
         .serve_connection(TokioIo::new(stream), service);
     tokio::select! {
         // Errors are the browser's: it closed the connection or does not speak HTTP.
@@ -206,8 +206,8 @@ impl Shared {
         let mut counts = self.counts.subscribe();
         let asked = counts.wait_for(|counts| counts.following + counts.awaiting == 0);
         // A page that does not ask gets no report.
-        let _ = timeout(ASK_LIMIT, asked).await;
-        let _ = timeout(REPORT_LIMIT, counts.wait_for(|counts| counts.loading == 0)).await;
+        let _ = timeout(REPORT_REQUEST_TIMEOUT, asked).await;
+        let _ = timeout(REPORT_TIMEOUT, counts.wait_for(|counts| counts.loading == 0)).await;
     }
 
     async fn answer(
@@ -284,7 +284,7 @@ impl Shared {
         // Must not block this thread, which may serve the other end of the socket.
         let update = spawn_blocking(move || {
             let stream = socket::connect(&socket::name(&dir)).ok()?;
-            stream.set_read_timeout(Some(STALL_LIMIT)).ok()?;
+            stream.set_read_timeout(Some(WRITE_TIMEOUT)).ok()?;
             socket::first_update(stream)
         });
         match update.await {
@@ -320,7 +320,7 @@ async fn relay(
 ) {
     shared.counts.send_modify(|counts| counts.following += 1);
     let mut ended = forward(&shared.dir, &send).await;
-    if matches!(ended, Ended::Run) {
+    if matches!(ended, CloseReason::Run) {
         // Counted before the event is sent, because the page may answer at once.
         shared.counts.send_modify(|counts| counts.awaiting += 1);
         if let Err(error) = send_event(&send, "event: end\ndata: {}\n\n".into()).await {
@@ -328,25 +328,25 @@ async fn relay(
             ended = error;
         }
     }
-    if matches!(ended, Ended::Stalled) {
+    if matches!(ended, CloseReason::Stalled) {
         state.stalled.notify_one();
     }
     shared.counts.send_modify(|counts| counts.following = counts.following.saturating_sub(1));
 }
 
-async fn forward(dir: &Path, send: &mpsc::Sender<Result<Frame<Bytes>, Infallible>>) -> Ended {
+async fn forward(dir: &Path, send: &mpsc::Sender<Result<Frame<Bytes>, Infallible>>) -> CloseReason {
     let connected = socket::connect(&socket::name(dir)).and_then(|stream| {
         stream.set_nonblocking(true)?;
         net::UnixStream::from_std(stream)
     });
-    let Ok(stream) = connected else { return Ended::Run };
+    let Ok(stream) = connected else { return CloseReason::Run };
     let mut lines = BufReader::new(stream).lines();
     loop {
         let line = tokio::select! {
             line = lines.next_line() => line,
-            () = send.closed() => return Ended::Page,
+            () = send.closed() => return CloseReason::Page,
         };
-        let Ok(Some(line)) = line else { return Ended::Run };
+        let Ok(Some(line)) = line else { return CloseReason::Run };
         if let Err(ended) = send_event(send, format!("data: {line}\n\n")).await {
             return ended;
         }
@@ -356,11 +356,11 @@ async fn forward(dir: &Path, send: &mpsc::Sender<Result<Frame<Bytes>, Infallible
 async fn send_event(
     send: &mpsc::Sender<Result<Frame<Bytes>, Infallible>>,
     event: String,
-) -> Result<(), Ended> {
+) -> Result<(), CloseReason> {
     let frame = Ok(Frame::data(Bytes::from(event)));
-    send.send_timeout(frame, STALL_LIMIT).await.map_err(|error| match error {
-        SendTimeoutError::Timeout(_) => Ended::Stalled,
-        SendTimeoutError::Closed(_) => Ended::Page,
+    send.send_timeout(frame, WRITE_TIMEOUT).await.map_err(|error| match error {
+        SendTimeoutError::Timeout(_) => CloseReason::Stalled,
+        SendTimeoutError::Closed(_) => CloseReason::Page,
     })
 }
 

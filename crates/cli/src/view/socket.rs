@@ -32,11 +32,11 @@ const UPDATE_EVERY: Duration = Duration::from_millis(200);
 /// milliseconds, and the run waits during a part of that time.
 const UPDATE_PAUSE: u32 = 20;
 /// A subscriber that accepts no bytes for this long has stopped reading and is dropped.
-pub const STALL_LIMIT: Duration = Duration::from_secs(10);
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for sending the last update to all subscribers.
-const LAST_UPDATE_LIMIT: Duration = Duration::from_secs(2);
+const LAST_UPDATE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time limit for the first update of a run that is asked for its directory.
-const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause after an error of accept(), such as too many open files.
 pub const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum number of subscribers; others are refused.
@@ -92,7 +92,7 @@ pub async fn serve(listener: net::UnixListener, live: Live, mut stop: watch::Rec
     }
     let last = async { while subscribers.join_next().await.is_some() {} };
     // A subscriber that does not read its last update in time does not get it.
-    let _ = timeout(LAST_UPDATE_LIMIT, last).await;
+    let _ = timeout(LAST_UPDATE_TIMEOUT, last).await;
 }
 
 /// Sends updates to one subscriber until the run has ended or the subscriber is gone.
@@ -109,7 +109,7 @@ async fn follow(mut stream: net::UnixStream, live: Live) {
         let Ok(mut line) = serde_json::to_vec(&update) else { return };
         line.push(b'\n');
         let pause = UPDATE_EVERY.max(clock::since(began) * UPDATE_PAUSE);
-        let sent = timeout(STALL_LIMIT, stream.write_all(&line)).await;
+        let sent = timeout(WRITE_TIMEOUT, stream.write_all(&line)).await;
         if is_last || !matches!(sent, Ok(Ok(()))) {
             return;
         }
@@ -177,7 +177,7 @@ pub struct InProgress {
 impl InProgress {
     /// Asks the run at the other end of its socket. Returns `None` if it has ended.
     fn of(name: String, stream: UnixStream) -> Option<Self> {
-        stream.set_read_timeout(Some(ANSWER_LIMIT)).ok()?;
+        stream.set_read_timeout(Some(REPLY_TIMEOUT)).ok()?;
         let pid = socket_peercred(&stream).ok()?.pid.as_raw_pid();
         let directory = match read_update(stream) {
             Ok(update) if update.run.status.is_none() => Some(update.run.directory),

@@ -18,7 +18,7 @@ use crate::live::update::Update;
 /// Time between two frames, unless a key is pressed.
 const FRAME: Duration = Duration::from_millis(200);
 /// Updates queued between the socket and the screen. If the terminal is slow, the run sends fewer and larger ones.
-const UPDATES_WAITING: usize = 2;
+const MAX_QUEUED_UPDATES: usize = 2;
 /// Number of lines that a page key scrolls.
 const PAGE_LINES: isize = 10;
 /// Shown instead of the keys after the user has stopped the run.
@@ -62,7 +62,7 @@ enum Action {
 /// # Errors
 /// The terminal cannot be used.
 pub fn show(stream: UnixStream, ctrl_c: CtrlC) -> Result<(), ViewError> {
-    let (send, updates) = sync_channel(UPDATES_WAITING);
+    let (send, updates) = sync_channel(MAX_QUEUED_UPDATES);
     // The thread ends with the stream, or with the first update after the screen is closed.
     std::thread::Builder::new()
         .name("updates".to_owned())

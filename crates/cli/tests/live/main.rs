@@ -126,12 +126,12 @@ fn get(url: &str) -> String {
 
 /// Waits until the script returns true.
 fn wait_for(browser: &Browser, script: &str) {
-    const NAP: Duration = Duration::from_millis(50);
+    const POLL_INTERVAL: Duration = Duration::from_millis(50);
     for _ in 0..1200 {
         if browser.eval(script) == Value::Bool(true) {
             return;
         }
-        std::thread::sleep(NAP);
+        std::thread::sleep(POLL_INTERVAL);
     }
     let text = browser.eval("return document.body.innerText");
     panic!("waited for: {script}\nconsole: {:?}\n{text}", browser.console());

@@ -23,11 +23,11 @@ pub fn unpack(archive: &Path, parent: &Path, limits: Limits) -> Result<PathBuf> 
     let unreadable = |source| ArtifactError::Unreadable { path: archive.to_path_buf(), source };
     let file = input::open_regular(archive).map_err(unreadable)?;
     let mut entries = Archive::new(GzDecoder::new(BufReader::new(file)), limits);
-    Unpacking { archive, parent, staging: None }.all(&mut entries)
+    Unpacker { archive, parent, staging: None }.run(&mut entries)
 }
 
 /// An archive that is being unpacked.
-struct Unpacking<'a> {
+struct Unpacker<'a> {
     archive: &'a Path,
     parent: &'a Path,
     staging: Option<Staging>,
@@ -40,12 +40,12 @@ struct Staging {
     name: String,
 }
 
-impl Unpacking<'_> {
+impl Unpacker<'_> {
     fn refused(&self, source: TarError) -> ArtifactError {
         ArtifactError::Unpack { path: self.archive.to_path_buf(), source }
     }
 
-    fn all(mut self, entries: &mut Archive<impl Read>) -> Result<PathBuf> {
+    fn run(mut self, entries: &mut Archive<impl Read>) -> Result<PathBuf> {
         while let Some(entry) = entries.next_entry().map_err(|error| self.refused(error))? {
             let path = self.place(&entry.name)?;
             // Never follow a link or write a file twice: everything in the directory comes from this archive.
@@ -147,7 +147,7 @@ mod tests {
         let unpack = |bytes: &[u8]| {
             let watched = Watched { bytes, root: root.clone() };
             let unpacking =
-                Unpacking { archive: Path::new("a"), parent: parent.path(), staging: None };
+                Unpacker { archive: Path::new("a"), parent: parent.path(), staging: None };
             unpacking.all(&mut Archive::new(watched, Limits::default()))
         };
         unpack(&bytes[..bytes.len() - 1]).unwrap_err();

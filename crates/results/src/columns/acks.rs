@@ -4,7 +4,7 @@
 use ccbench_proto::wire::{self, AckHook, Role, Side, TcpEventKind};
 use polars::prelude::*;
 
-use super::super::cells::{Axis, Cells, Enum, Narrow, Num, Opt, OptBool, Text};
+use super::super::cells::{Cells, Enum, Narrow, Num, Opt, OptBool, Text, TimeAxis};
 use super::keys::{Columns, Keys, Origin, RowTime};
 
 /// A column that receives the rows of a batch at once. The kernel's value for "not set" is stored as null.
@@ -22,7 +22,7 @@ where
         Self { cells: Opt::new(name), none }
     }
 
-    fn put(&mut self, values: &[T::Native], rows: usize, axis: &Axis) {
+    fn put(&mut self, values: &[T::Native], rows: usize, axis: &TimeAxis) {
         let none = self.none;
         let known = |value: &T::Native| (Some(*value) != none).then_some(*value);
         match values {
@@ -205,7 +205,7 @@ impl Cells for ModeText {
     fn new(name: &'static str) -> Self {
         Self(Text::new(name))
     }
-    fn put(&mut self, mode: Option<wire::AckMode>, axis: &Axis) {
+    fn put(&mut self, mode: Option<wire::AckMode>, axis: &TimeAxis) {
         self.0.put(mode.map_or(String::new(), |mode| mode.text()), axis);
     }
     fn take(&mut self) -> Column {
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn batch_has_one_row_per_timestamp_and_nulls_for_missing_values() {
-        let axis = Axis { t0_ns: 1_000, realtime_offset_ns: 0, drift_ppb: 0, phases: vec![] };
+        let axis = TimeAxis { t0_ns: 1_000, realtime_offset_ns: 0, drift_ppb: 0, phases: vec![] };
         let origin = Origin { point_id: 3, trial: 1, node: "src", axis: &axis };
         let batch = wire::Acks {
             flow_id: "a/0".into(),

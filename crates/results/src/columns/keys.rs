@@ -2,7 +2,7 @@
 
 use polars::prelude::*;
 
-use super::super::cells::{Axis, Cells, Num, Opt, OptText, Text};
+use super::super::cells::{Cells, Num, Opt, OptText, Text, TimeAxis};
 
 /// The key columns of every table.
 pub(super) struct Keys {
@@ -22,7 +22,7 @@ pub(crate) struct Origin<'a> {
     pub(crate) point_id: u32,
     pub(crate) trial: u16,
     pub(crate) node: &'a str,
-    pub(crate) axis: &'a Axis,
+    pub(crate) axis: &'a TimeAxis,
 }
 
 /// The time of a row on the node's clock.

@@ -37,7 +37,7 @@ fn type_of(column: &Column) -> String {
 
 /// Returns the columns of a table with their types. In `row` no field is set, so columns that can be null are null.
 fn columns_of<C: Columns>(row: C::Row) -> BTreeMap<String, String> {
-    let axis = Axis { t0_ns: 1_000, realtime_offset_ns: 0, drift_ppb: 0, phases: vec![] };
+    let axis = TimeAxis { t0_ns: 1_000, realtime_offset_ns: 0, drift_ppb: 0, phases: vec![] };
     let mut columns = C::new();
     columns.put(&Origin { point_id: 0, trial: 1, node: "a", axis: &axis }, row);
     let frame = columns.take().unwrap();

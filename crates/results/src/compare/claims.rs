@@ -18,7 +18,7 @@ pub struct ComparedClaims {
     /// The claims that both runs have at points with the same levels, as pairs of A and B.
     pub pairs: Vec<[Expectation; 2]>,
     /// Number of claims that only A has, and that only B has.
-    pub alone: [usize; 2],
+    pub unpaired: [usize; 2],
 }
 
 /// Levels of each point.
@@ -45,15 +45,15 @@ impl ComparedClaims {
                 pairs.push([claim.clone(), same.remove(at).clone()]);
             }
         }
-        let alone = [a.1.len() - pairs.len(), b.1.len() - pairs.len()];
-        Self { pairs, alone }
+        let unpaired = [a.1.len() - pairs.len(), b.1.len() - pairs.len()];
+        Self { pairs, unpaired }
     }
 }
 
 /// Returns the claims that hold in only one of the runs, at most `width` characters wide, and how many claims hold in which run. Empty if
 /// the runs have no claim in common.
 pub fn claims(differences: &Differences, width: u16) -> String {
-    let ComparedClaims { pairs, alone } = &differences.claims;
+    let ComparedClaims { pairs, unpaired } = &differences.claims;
     if pairs.is_empty() {
         return String::new();
     }
@@ -240,7 +240,7 @@ mod tests {
         let test = Some(Test { least: Some(20e6), most: None, unit: "bit/s" });
         let b = [Expectation { test, ..claim("fast", 0, 12e6, Outcome::DoesNotHold) }];
         let differences = compared((&points, &a), (&points, &b));
-        assert_eq!(differences.claims.alone, [1, 1]);
+        assert_eq!(differences.claims.unpaired, [1, 1]);
         assert_eq!(claims(&differences, 80), "");
         let same = claims(&compared((&points, &a), (&points, &a)), 80);
         assert_eq!(same, "claims: 1 hold in A and B, 0 only in A, 0 only in B, 0 in neither\n");

@@ -136,7 +136,7 @@ impl Frame {
     }
 
     /// Draws the grid and phase bands below the data.
-    pub(super) fn ground(&self, canvas: &mut Canvas, bands: &[(f64, f64)]) {
+    pub(super) fn draw_background(&self, canvas: &mut Canvas, bands: &[(f64, f64)]) {
         for (from, to) in bands {
             let (from, to) = (self.at_x(from.max(self.x.low)), self.at_x(to.min(self.x.high)));
             if to > from {

@@ -35,7 +35,7 @@ pub(super) struct Selection {
 
 /// The bottleneck of a flow group according to the plan.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Path {
+pub(super) struct BottleneckPath {
     /// The rate of frames, as the link counts them.
     pub(super) rate_bps: f64,
     /// Bytes of payload in a full packet per byte that counts against the rate.
@@ -45,7 +45,7 @@ pub(super) struct Path {
     pub(super) full_queue_ms: Option<f64>,
 }
 
-impl Path {
+impl BottleneckPath {
     /// Returns the rate in payload, as throughput counts.
     pub(super) fn payload_bps(self) -> f64 {
         self.rate_bps * self.payload_share
@@ -83,8 +83,8 @@ impl Selection {
         let (factors, points) = run.points();
         let schedule = Schedule::of(run.plan());
         let plans = run.plan().map_or(vec![], CheckedPlan::points);
-        let settled = |point: &Point| (point.id, resolve::settle(point.plan.plan()));
-        let plans = plans.iter().map(settled).collect();
+        let normalized = |point: &Point| (point.id, resolve::normalize(point.plan.plan()));
+        let plans = plans.iter().map(normalized).collect();
         let algorithms = SelectedAlgorithms::of(&plans);
         let mut trials = run.trials();
         trials.retain(|end| request.trial_filter.includes(end.status));
@@ -390,7 +390,7 @@ impl Selection {
         let Some(plan) = self.plan(point_id) else { return BTreeMap::new() };
         let bottleneck = resolve::bottleneck(plan, group).map(|(name, _)| name);
         let passes = |other: &str| {
-            let passed = resolve::passed(plan, other);
+            let passed = resolve::path_links(plan, other);
             passed.iter().any(|(name, _)| Some(*name) == bottleneck)
         };
         let mut running = self.running_groups(point_id, phase);
@@ -421,7 +421,7 @@ impl Selection {
     }
 
     /// Returns the bottleneck of a group's flows. The rate of a trace is its mean over the phase.
-    pub(super) fn path(&self, point_id: u32, group: &str, phase: &str) -> Option<Path> {
+    pub(super) fn path(&self, point_id: u32, group: &str, phase: &str) -> Option<BottleneckPath> {
         let plan = self.plan(point_id)?;
         let (name, link) = resolve::bottleneck(plan, group)?;
         let rate = resolve::drain_rate(link)?;
@@ -435,12 +435,12 @@ impl Selection {
             _ => None,
         };
         let mean_bps = rate.bits_per_sec() as f64;
-        let traced = self.run.traced().curve(point_id, name).and_then(|curve| {
+        let traced = self.run.trace_capacities().curve(point_id, name).and_then(|curve| {
             let (from_s, to_s) = self.span(point_id, phase)?;
             let ns = |s: f64| (s * 1e9).round() as u64;
             Some(curve.bytes(ns(from_s), ns(to_s)) * 8.0 / (to_s - from_s))
         });
-        (mean_bps > 0.0).then(|| Path {
+        (mean_bps > 0.0).then(|| BottleneckPath {
             rate_bps: traced.unwrap_or(mean_bps),
             payload_share: payload_share(link),
             base_rtt_ms: rtt.as_secs_f64() * 1e3,
@@ -513,8 +513,12 @@ mod tests {
     #[test]
     fn bdp_is_in_frames() {
         let payload_share = 1448.0 / 1514.0;
-        let path =
-            Path { rate_bps: 100e6, payload_share, base_rtt_ms: 10.0, full_queue_ms: Some(15.0) };
+        let path = BottleneckPath {
+            rate_bps: 100e6,
+            payload_share,
+            base_rtt_ms: 10.0,
+            full_queue_ms: Some(15.0),
+        };
         assert!((path.bdp_packets() - 82.56).abs() < 0.01, "{}", path.bdp_packets());
         assert!((path.payload_bps() / 1e6 - 95.64).abs() < 0.01, "{}", path.payload_bps());
     }

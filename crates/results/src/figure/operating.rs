@@ -10,7 +10,7 @@ use super::canvas::{
     Anchor, Canvas, FAINT, INK, PALETTE, Shape, Stroke, Style, colour, shape, truncate_end,
 };
 use super::cc_names::CcNames;
-use super::data::{Path, Selection, flow_styles, group_of};
+use super::data::{BottleneckPath, Selection, flow_styles, group_of};
 use super::error::Result;
 use super::instants::{Flow, Instant, Mean, OperatingPoint, flows, operating_points};
 use super::png::points;
@@ -169,7 +169,7 @@ impl InFlight<'_> {
             dots.iter().map(|flow| flow.instants.len()).sum::<usize>().div_ceil(MAX_DOTS).max(1);
         for (nth, ((_, of, instant, optimum), axis)) in rows.into_iter().zip(&axes).enumerate() {
             let frame = Frame { top: top + nth as f64 * (each + 8.0), height: each, ..frame(axis) };
-            frame.ground(&mut canvas, &[]);
+            frame.draw_background(&mut canvas, &[]);
             canvas
                 .clip((frame.left - 4.0, frame.top - 4.0), (frame.width + 8.0, frame.height + 8.0));
             for flow in dots {
@@ -345,7 +345,7 @@ fn plane_csv(data: &Selection, marks: &[PlaneMarker]) -> String {
 
 /// The ideal operating point: a fully used bottleneck with an empty queue.
 struct Optimum {
-    path: Path,
+    path: BottleneckPath,
     points: BTreeSet<u32>,
     groups: BTreeSet<String>,
     /// The label if there are several optima, otherwise empty.
@@ -367,7 +367,7 @@ fn optima<'a>(
         let sharing = data.groups_sharing_bottleneck(point_id, group, phase);
         let flows = sharing.values().sum::<u32>().max(1);
         let share = if of_each { 1.0 / f64::from(flows) } else { 1.0 };
-        let place = |path: Path, share: f64| (path.base_rtt_ms, path.rate_bps * share);
+        let place = |path: BottleneckPath, share: f64| (path.base_rtt_ms, path.rate_bps * share);
         let same = |known: &Optimum| place(known.path, known.share) == place(path, share);
         let at = found.iter().position(same).unwrap_or(found.len());
         if at == found.len() {
@@ -494,7 +494,7 @@ impl PlaneSheet<'_> {
         legend(&mut canvas, &keys, (first.left, 3.0), width - first.left - right);
         for (nth, phase) in shown.iter().enumerate() {
             let frame = row.nth(&first, nth);
-            frame.ground(&mut canvas, &[]);
+            frame.draw_background(&mut canvas, &[]);
             let style = Style { colour: FAINT, ..Style::new(7.0, Anchor::Middle) };
             let place = (frame.left + frame.width / 2.0, frame.top - 3.0);
             canvas.text(place, style, &truncate_end(phase, style, frame.width));

@@ -56,12 +56,12 @@ struct Subject {
 }
 
 /// A category of the x axis: a point, or a subject of the only point.
-struct Place {
+struct Category {
     point_id: u32,
     subject: Option<Subject>,
 }
 
-/// The bars at the same position in every place: a phase and, if the places are points, a subject.
+/// The bars at the same position in every category: a phase and, if the categories are points, a subject.
 struct Series {
     phase: PhaseRecord,
     subject: Option<Subject>,
@@ -71,11 +71,11 @@ struct Series {
 struct Layout<'a> {
     data: &'a Selection,
     ccs: CcNames,
-    places: Vec<Place>,
+    categories: Vec<Category>,
     series: Vec<Series>,
 }
 
-/// A metric with its bars by place and series.
+/// A metric with its bars by category and series.
 type Panel<'m> = (&'m Metric, Vec<Vec<Option<Bar>>>);
 
 /// Draws the figure.
@@ -151,12 +151,12 @@ fn no_values(name: &str) -> String {
 pub(super) fn titled(metric: &str, stat: &str) -> String {
     match (metric, stat) {
         ("srtt", "mean") => "Mean sRTT".to_owned(),
-        (_, "mean" | "sum") => spoken(metric),
-        _ => format!("{} {stat}", spoken(metric)),
+        (_, "mean" | "sum") => metric_title(metric),
+        _ => format!("{} {stat}", metric_title(metric)),
     }
 }
 
-fn spoken(metric: &str) -> String {
+fn metric_title(metric: &str) -> String {
     match metric {
         "throughput_sum" => "Throughput".to_owned(),
         "throughput_per_flow_mean" => "Throughput per flow".to_owned(),
@@ -191,21 +191,23 @@ impl<'a> Layout<'a> {
         let subjects = subjects(data, summary, metrics);
         let ccs = CcNames::new(summary.ccs.clone(), data.algorithms.clone());
         if let [point_id] = points[..] {
-            let place = |subject| Place { point_id, subject: Some(subject) };
+            let category = |subject| Category { point_id, subject: Some(subject) };
             let series = phases.into_iter().map(|phase| Series { phase, subject: None });
-            let places = subjects.into_iter().map(place).collect();
-            return Self { data, ccs, places, series: series.collect() };
+            let categories = subjects.into_iter().map(category).collect();
+            return Self { data, ccs, categories, series: series.collect() };
         }
         let series = |phase: &PhaseRecord, subject: &Subject| Series {
             phase: phase.clone(),
             subject: Some(subject.clone()),
         };
-        let places = points.iter().map(|id| Place { point_id: *id, subject: None }).collect();
-        let mut layout = Self { data, ccs, places, series: vec![] };
+        let categories =
+            points.iter().map(|id| Category { point_id: *id, subject: None }).collect();
+        let mut layout = Self { data, ccs, categories, series: vec![] };
         let has_bar = |series: &Series| {
-            let bar =
-                |place| metrics.iter().any(|m| bar(data, summary, m, place, series).is_some());
-            layout.places.iter().any(bar)
+            let bar = |category| {
+                metrics.iter().any(|m| bar(data, summary, m, category, series).is_some())
+            };
+            layout.categories.iter().any(bar)
         };
         let each = |phase| subjects.iter().map(move |subject| series(phase, subject));
         let shown: Vec<Series> = phases.iter().flat_map(each).filter(has_bar).collect();
@@ -229,10 +231,10 @@ impl<'a> Layout<'a> {
     }
 
     fn bars(&self, summary: &Summary, metric: &Metric) -> Vec<Vec<Option<Bar>>> {
-        let of = |place: &Place| {
-            self.series.iter().map(|one| bar(self.data, summary, metric, place, one)).collect()
+        let of = |category: &Category| {
+            self.series.iter().map(|one| bar(self.data, summary, metric, category, one)).collect()
         };
-        self.places.iter().map(of).collect()
+        self.categories.iter().map(of).collect()
     }
 
     /// Returns a subject with its congestion controls at the points of the figure.
@@ -243,16 +245,17 @@ impl<'a> Layout<'a> {
         }
     }
 
-    fn place_name(&self, place: &Place) -> String {
-        let subject = place.subject.as_ref();
-        subject.map_or_else(|| self.data.point_name(place.point_id), |one| self.named(one))
+    fn category_name(&self, category: &Category) -> String {
+        let subject = category.subject.as_ref();
+        subject.map_or_else(|| self.data.point_name(category.point_id), |one| self.named(one))
     }
 
     /// Returns the subject of all bars of a scope, if there is only one.
-    fn sole(&self, scope: Scope) -> Option<&Subject> {
-        let places = self.places.iter().filter_map(|place| place.subject.as_ref());
+    fn only_subject(&self, scope: Scope) -> Option<&Subject> {
+        let categories = self.categories.iter().filter_map(|category| category.subject.as_ref());
         let series = self.series.iter().filter_map(|one| one.subject.as_ref());
-        let all: BTreeSet<&Subject> = places.chain(series).filter(|s| s.scope == scope).collect();
+        let all: BTreeSet<&Subject> =
+            categories.chain(series).filter(|s| s.scope == scope).collect();
         all.first().copied().filter(|_| all.len() == 1)
     }
 
@@ -290,13 +293,13 @@ fn bar(
     data: &Selection,
     summary: &Summary,
     metric: &Metric,
-    place: &Place,
+    category: &Category,
     series: &Series,
 ) -> Option<Bar> {
-    let subject = place.subject.as_ref().or(series.subject.as_ref())?;
+    let subject = category.subject.as_ref().or(series.subject.as_ref())?;
     let subject = Some(subject).filter(|subject| subject.scope == metric.scope)?;
     let row = summary.find(
-        place.point_id,
+        category.point_id,
         &series.phase.name,
         subject.scope,
         &subject.name,
@@ -309,8 +312,13 @@ fn bar(
         value: scaled(row.value),
         interval: row.interval.map(|(low, high)| (scaled(low), scaled(high))),
         trials: row.n_trials,
-        references: references(data, metric, (place.point_id, &subject.name), &series.phase.name)
-            .unwrap_or_default(),
+        references: references(
+            data,
+            metric,
+            (category.point_id, &subject.name),
+            &series.phase.name,
+        )
+        .unwrap_or_default(),
     })
 }
 
@@ -385,9 +393,9 @@ impl Layout<'_> {
             "full_queue",
         ]);
         for (metric, bars) in all {
-            for (place, bars) in self.places.iter().zip(bars) {
-                let point = self.data.point_name(place.point_id);
-                let point = place.subject.as_ref().map_or(point, |subject| subject.name.clone());
+            for (category, bars) in self.categories.iter().zip(bars) {
+                let point = self.data.point_name(category.point_id);
+                let point = category.subject.as_ref().map_or(point, |subject| subject.name.clone());
                 for (series, bar) in self.series.iter().zip(bars) {
                     let Some(bar) = bar else { continue };
                     let of = |scope: Scope| {
@@ -396,7 +404,7 @@ impl Layout<'_> {
                     let group = of(Scope::Group);
                     csv.row(&[
                         metric.label("").as_str().into(),
-                        f64::from(place.point_id).into(),
+                        f64::from(category.point_id).into(),
                         point.as_str().into(),
                         group.into(),
                         series.phase.name.as_str().into(),
@@ -405,7 +413,7 @@ impl Layout<'_> {
                         bar.interval.map(|i| i.1).into(),
                         f64::from(bar.trials).into(),
                         Cell::from(bar.references.ideal),
-                        self.ccs.cc(place.point_id, group).into(),
+                        self.ccs.cc(category.point_id, group).into(),
                         of(Scope::Probe).into(),
                         bar.references.full_queue.into(),
                     ]);
@@ -417,16 +425,17 @@ impl Layout<'_> {
 
     fn sheet(&self, all: &[Panel<'_>]) -> (String, f64) {
         let data = self.data;
-        let many = self.places.len() * self.series.len() > MAX_PER_COLUMN;
+        let many = self.categories.len() * self.series.len() > MAX_PER_COLUMN;
         let usual = if many { TWO_COLUMNS_MM } else { COLUMN_MM };
         let width = points(data.request.width_mm.unwrap_or(usual));
         let height = points(data.request.height_mm.unwrap_or(42.0 * all.len() as f64 + 18.0));
-        let names: Vec<String> = self.places.iter().map(|place| self.place_name(place)).collect();
+        let names: Vec<String> =
+            self.categories.iter().map(|category| self.category_name(category)).collect();
         // With a single point, the categories are the groups.
         let several = data.points().len() > 1;
         let whose = |metric: &Metric| {
-            let sole = self.sole(metric.scope);
-            sole.map_or(String::new(), |subject| format!(" of {}", subject.name))
+            let only_subject = self.only_subject(metric.scope);
+            only_subject.map_or(String::new(), |subject| format!(" of {}", subject.name))
         };
         let axes: Vec<Axis> = all
             .iter()
@@ -467,12 +476,12 @@ impl Layout<'_> {
         let each = (height - top - below - gap * (all.len() as f64 - 1.0)) / all.len() as f64;
         for (nth, (axis, (metric, bars))) in axes.iter().zip(all).enumerate() {
             let frame = Frame { top: top + nth as f64 * (each + gap), height: each, ..probe(axis) };
-            frame.ground(&mut canvas, &[]);
+            frame.draw_background(&mut canvas, &[]);
             draw_bars(&mut canvas, &frame, bars, &self.slots(metric));
             frame.edges(&mut canvas, nth + 1 == all.len(), true);
         }
         let of = self
-            .sole(Scope::Group)
+            .only_subject(Scope::Group)
             .map_or(String::new(), |subject| format!(" of {}", self.named(subject)));
         (canvas.finish(&format!("Means in each phase{of}, 95 % intervals over trials")), width)
     }
@@ -481,11 +490,11 @@ impl Layout<'_> {
 /// Draws the bars of the series in `slots`, side by side.
 fn draw_bars(canvas: &mut Canvas, frame: &Frame, bars: &[Vec<Option<Bar>>], slots: &[usize]) {
     const FILLED: f64 = 0.78;
-    for (place, bars) in bars.iter().enumerate() {
+    for (category, bars) in bars.iter().enumerate() {
         let step = FILLED / slots.len().max(1) as f64;
         for (slot, nth) in slots.iter().enumerate() {
             let Some(bar) = &bars[*nth] else { continue };
-            let from = place as f64 + (1.0 - FILLED) / 2.0 + step * slot as f64;
+            let from = category as f64 + (1.0 - FILLED) / 2.0 + step * slot as f64;
             let (x, y) = frame.at(from + step * 0.06, bar.value);
             let wide = frame.at_x(from + step * 0.94) - x;
             let ground = frame.top + frame.height;

@@ -126,7 +126,7 @@ fn ecdf_sheet(
             y: y.clone(),
         };
         frame.height = height - top - frame.x_axis_height() - 2.0;
-        frame.ground(&mut canvas, &[]);
+        frame.draw_background(&mut canvas, &[]);
         for ((_, both), (look, own)) in spreads.iter().zip(&looks) {
             let mut line = Vec::new();
             let mut share = 0.0;
@@ -288,7 +288,7 @@ fn strips_sheet(
     legend(&mut canvas, &keys, (first.left, 3.0), width - first.left - row.right);
     for (nth, phase) in phases.iter().enumerate() {
         let frame = row.nth(&first, nth);
-        frame.ground(&mut canvas, &[]);
+        frame.draw_background(&mut canvas, &[]);
         let style = Style { colour: FAINT, ..Style::new(7.0, Anchor::Middle) };
         let (middle, above) = (frame.left + frame.width / 2.0, frame.top - 3.0);
         canvas.text((middle, above - jain_line), style, &truncate_end(phase, style, frame.width));

@@ -279,7 +279,7 @@ fn sheet(data: &Selection, end: &TrialEnd, panels: &[Panel], ccs: &CcNames) -> (
         phases.iter().step_by(2).map(|(_, from, to)| (*from, *to)).collect();
     for (nth, (axis, panel)) in axes.iter().zip(panels).enumerate() {
         let frame = Frame { top: top + nth as f64 * (each + gap), height: each, ..frame(axis) };
-        frame.ground(&mut canvas, &bands);
+        frame.draw_background(&mut canvas, &bands);
         if nth == 0 {
             phase_names(&mut canvas, &frame, &phases);
         }

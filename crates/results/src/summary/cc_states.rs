@@ -3,7 +3,7 @@
 //! state, so a state lasts from its first row to the first row of the next state. What happens before the first row of a flow and after its
 //! last row is unknown, and does not count.
 
-use ccbench_proto::metric::{BBR_STATES, IN_BBR_STATES, Scope};
+use ccbench_proto::metric::{BBR_STATE_STATS, BBR_STATES, Scope};
 
 use super::rows::{GroupedRows, each_slice};
 use super::schedule::{Schedule, Span, group_of};
@@ -52,14 +52,14 @@ struct Visit {
 }
 
 /// Values, by state.
-type OfStates = [f64; BBR_STATES.len()];
+type StateValues = [f64; BBR_STATES.len()];
 
 /// What a flow did in a phase.
 #[derive(Debug, Clone, Default, PartialEq)]
-struct InPhase<'a> {
-    time_s: OfStates,
-    entries: OfStates,
-    rounds: OfStates,
+struct FlowPhase<'a> {
+    time_s: StateValues,
+    entries: StateValues,
+    rounds: StateValues,
     /// The rows of the phase, and whether a state begins with each.
     rows: Vec<(&'a Record, bool)>,
 }
@@ -143,8 +143,8 @@ fn visits(records: &[Record]) -> Vec<Visit> {
 }
 
 /// Returns what a flow did in this span.
-fn in_phase(records: &[Record], (from_s, to_s): Span) -> InPhase<'_> {
-    let mut here = InPhase::default();
+fn in_phase(records: &[Record], (from_s, to_s): Span) -> FlowPhase<'_> {
+    let mut here = FlowPhase::default();
     let is_here = |at_s: f64| (from_s..to_s).contains(&at_s);
     for Visit { state, span } in visits(records) {
         here.time_s[state] += (span.1.min(to_s) - span.0.max(from_s)).max(0.0);
@@ -178,7 +178,7 @@ fn rows(
             continue;
         }
         let all = flows.iter().map(|records| in_phase(records, phase.span_s()));
-        let here: Vec<InPhase<'_>> = all
+        let here: Vec<FlowPhase<'_>> = all
             .filter(|flow| !flow.rows.is_empty() || flow.time_s.iter().any(|s| *s > 0.0))
             .collect();
         if here.is_empty() {
@@ -198,11 +198,12 @@ fn rows(
                 n: n as u32,
             });
         };
-        let mean =
-            |of: &dyn Fn(&InPhase<'_>) -> f64| here.iter().map(of).sum::<f64>() / here.len() as f64;
+        let mean = |of: &dyn Fn(&FlowPhase<'_>) -> f64| {
+            here.iter().map(of).sum::<f64>() / here.len() as f64
+        };
         for (nth, state) in BBR_STATES.iter().copied().enumerate() {
-            let observed_s = |flow: &InPhase<'_>| flow.time_s.iter().sum::<f64>();
-            let share = |flow: &InPhase<'_>| {
+            let observed_s = |flow: &FlowPhase<'_>| flow.time_s.iter().sum::<f64>();
+            let share = |flow: &FlowPhase<'_>| {
                 let all_s = observed_s(flow);
                 if all_s > 0.0 { flow.time_s[nth] / all_s } else { 0.0 }
             };
@@ -221,7 +222,7 @@ fn rows(
 }
 
 /// Returns statistics of a variable over the rows of a phase and, for a group, also over those in each state.
-fn values(flows: &[InPhase<'_>], nth: usize, scope: Scope) -> Vec<(&'static str, f64, usize)> {
+fn values(flows: &[FlowPhase<'_>], nth: usize, scope: Scope) -> Vec<(&'static str, f64, usize)> {
     let all = || flows.iter().flat_map(|flow| &flow.rows);
     let of = |record: &Record| record.values[nth].filter(|value| *value != UNSET);
     let mut found = Vec::new();
@@ -239,7 +240,7 @@ fn values(flows: &[InPhase<'_>], nth: usize, scope: Scope) -> Vec<(&'static str,
     extremes(["min", "max"], &known);
     let mut begun = Vec::new();
     if scope == Scope::Group {
-        for (state, [least, most, begin]) in IN_BBR_STATES.iter().enumerate() {
+        for (state, [least, most, begin]) in BBR_STATE_STATS.iter().enumerate() {
             let inside = || all().filter(move |(record, _)| record.mode == Some(state));
             let values: Vec<f64> = inside().filter_map(|(record, _)| of(record)).collect();
             extremes([*least, *most], &values);
@@ -247,7 +248,7 @@ fn values(flows: &[InPhase<'_>], nth: usize, scope: Scope) -> Vec<(&'static str,
             begun.push((*begin, first.collect::<Vec<f64>>()));
         }
     }
-    let last = |flow: &InPhase<'_>| flow.rows.iter().rev().find_map(|(record, _)| of(record));
+    let last = |flow: &FlowPhase<'_>| flow.rows.iter().rev().find_map(|(record, _)| of(record));
     let ends: Vec<f64> = flows.iter().filter_map(last).collect();
     begun.extend([("mean", known), ("end", ends)]);
     for (stat, values) in begun {

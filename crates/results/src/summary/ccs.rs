@@ -14,7 +14,7 @@ pub(crate) fn sender_ccs(
     trials: &[&TrialEnd],
 ) -> Result<BTreeMap<(u32, String), String>> {
     let mut seen: BTreeMap<(u32, String), BTreeSet<String>> = BTreeMap::new();
-    for (end, found) in trials.iter().zip(in_parallel(trials, |end| of_trial(run, end))) {
+    for (end, found) in trials.iter().zip(in_parallel(trials, |end| trial_ccs(run, end))) {
         for (group, cc) in found? {
             seen.entry((end.point_id, group)).or_default().insert(cc);
         }
@@ -24,7 +24,7 @@ pub(crate) fn sender_ccs(
 }
 
 /// Returns every group with the congestion controls of its senders.
-fn of_trial(run: &RunDir, end: &TrialEnd) -> Result<BTreeSet<(String, String)>> {
+fn trial_ccs(run: &RunDir, end: &TrialEnd) -> Result<BTreeSet<(String, String)>> {
     let mut seen = BTreeSet::new();
     each_slice(run, "flows", end, &["group", "role", "side", "cc_actual"], |slice| {
         let [group, role, side, cc] =

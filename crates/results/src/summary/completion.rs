@@ -18,7 +18,7 @@ use crate::store::RunDir;
 
 /// The reports of both ends of a flow, in seconds since the start of the trial.
 #[derive(Debug, Default, Clone, Copy)]
-struct Ends {
+struct FlowTimes {
     /// When the sender's application began.
     sender_start_s: Option<f64>,
     receiver_start_s: Option<f64>,
@@ -34,7 +34,7 @@ enum Time {
     Censored(f64),
 }
 
-impl Ends {
+impl FlowTimes {
     /// Returns the flow's time. `is_finite` is from the plan; `None` if there is no plan.
     fn time(&self, is_finite: Option<bool>) -> Option<Time> {
         let start_s = self.sender_start_s.or(self.receiver_start_s)?;
@@ -54,7 +54,7 @@ pub(super) fn completion_times(
     end: &TrialEnd,
     schedule: &Schedule,
 ) -> Result<Vec<PhaseRow>> {
-    let mut flows: BTreeMap<(String, String), Ends> = BTreeMap::new();
+    let mut flows: BTreeMap<(String, String), FlowTimes> = BTreeMap::new();
     let columns = ["group", "flow_id", "role", "side", "start_s", "stop_s", "completed_s"];
     each_slice(run, "flows", end, &columns, |slice| {
         let [group, flow, role, side] =
@@ -137,7 +137,7 @@ fn rows(end: &TrialEnd, group: &str, times: &[(&str, Time)]) -> Vec<PhaseRow> {
         };
         found.push(row(Scope::Flow, flow, of_flow, 1));
     }
-    let mut of_group = statistics::of_samples(&mut completed);
+    let mut of_group = statistics::sample_stats(&mut completed);
     let median = kaplan_meier::median(&mut completed, &mut censored);
     of_group.extend(median.map(|us| ("km_median", us)));
     if !censored.is_empty() {
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn sender_begins_and_receiver_ends() {
-        let ends = Ends {
+        let ends = FlowTimes {
             sender_start_s: Some(2.0),
             receiver_start_s: Some(2.01),
             completed_s: Some(2.5),
@@ -172,12 +172,12 @@ mod tests {
         };
         assert_eq!(ends.time(Some(true)), Some(Time::Completed(500_000.0)));
         assert_eq!(ends.time(Some(false)), None, "without `bytes` a flow has no completion");
-        let unfinished = Ends { completed_s: None, ..ends };
+        let unfinished = FlowTimes { completed_s: None, ..ends };
         assert_eq!(unfinished.time(Some(true)), Some(Time::Censored(6e6)));
         assert_eq!(unfinished.time(None), Some(Time::Completed(6e6)), "an import: the transfer");
-        let alone = Ends { sender_start_s: None, ..ends };
+        let alone = FlowTimes { sender_start_s: None, ..ends };
         assert_eq!(alone.time(Some(true)), Some(Time::Completed(490_000.0)));
-        assert_eq!(Ends::default().time(Some(true)), None, "it never began");
+        assert_eq!(FlowTimes::default().time(Some(true)), None, "it never began");
     }
 
     #[test]

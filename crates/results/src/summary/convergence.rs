@@ -27,7 +27,7 @@ const WINDOW_S: f64 = 1.0;
 
 /// Returns the convergence time of a phase in us; the inner `None` means that the flows do not converge. The outer `None` means that fewer
 /// than two flows run, or that classes divide a link, so that shares are unknown. `starts_s` is when each flow reported its start.
-pub(super) fn of_phase(
+pub(super) fn convergence_time_us(
     bins: &BinnedFlows,
     starts_s: &BTreeMap<String, f64>,
     schedule: &Schedule,
@@ -133,7 +133,7 @@ impl<'a, 'c> KnownShares<'a, 'c> {
         let groups = groups.unwrap_or_default();
         let of_flow = |flow: &&str| groups.get(group_of(flow)).map(|bps| bps / 1e6);
         let shares = flows.iter().map(of_flow).collect::<Option<_>>();
-        let shares = shares.map_or(Shares::Equal, Shares::Of);
+        let shares = shares.map_or(Shares::Equal, Shares::Known);
         self.last = is_constant.then(|| (passed, shares.clone()));
         shares
     }
@@ -143,7 +143,7 @@ impl<'a, 'c> KnownShares<'a, 'c> {
 #[derive(Debug, Clone)]
 enum Shares {
     /// The share of each flow in Mbit/s.
-    Of(Vec<f64>),
+    Known(Vec<f64>),
     /// Equal shares of the sum.
     Equal,
 }
@@ -162,7 +162,7 @@ fn converged(
         let means = sums.iter().map(|sums| sums.mean(from, window));
         let Some(means) = means.collect::<Option<Vec<f64>>>() else { return false };
         let shares = match share(from) {
-            Shares::Of(shares) => shares,
+            Shares::Known(shares) => shares,
             Shares::Equal => vec![means.iter().sum::<f64>() / means.len() as f64; means.len()],
         };
         // No flow can keep a share of zero, because it cannot send.
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(equal(&[(100, starved)]), None);
         // A share that is not equal.
         let of = |shares: [f64; 2]| {
-            converged(&rates(&[(100, [20.0, 10.0])]), 10, |_| Shares::Of(shares.to_vec()))
+            converged(&rates(&[(100, [20.0, 10.0])]), 10, |_| Shares::Known(shares.to_vec()))
         };
         assert_eq!((of([20.0, 10.0]), of([15.0, 15.0]), of([20.0, 0.0])), (Some(0), None, None));
         // Without data, the flows do not converge.
@@ -309,7 +309,7 @@ mod tests {
     fn of_late(text: &str, grid: &BinnedFlows, starts_s: &[(&str, f64)]) -> Option<Option<f64>> {
         let (plan, _) = check::read(text, &[]).unwrap_or_else(|e| panic!("{e:?}"));
         let starts_s = starts_s.iter().map(|(flow, at_s)| ((*flow).to_owned(), *at_s)).collect();
-        of_phase(grid, &starts_s, &Schedule::of(Some(&plan)), 0, (0.0, 22.0), &none)
+        convergence_time_us(grid, &starts_s, &Schedule::of(Some(&plan)), 0, (0.0, 22.0), &none)
     }
 
     #[test]
@@ -327,7 +327,7 @@ mod tests {
         // Without a plan: from the first bin with data of both, with equal shares of their sum.
         let unplanned = Schedule::of(None);
         let without = |grid: &BinnedFlows| {
-            of_phase(grid, &BTreeMap::new(), &unplanned, 0, (0.0, 22.0), &none)
+            convergence_time_us(grid, &BTreeMap::new(), &unplanned, 0, (0.0, 22.0), &none)
         };
         assert!(first_full_bin(without(&grid(5.0, 5.0))));
         assert_eq!(without(&grid(9.0, 1.0)), Some(None));
@@ -374,7 +374,7 @@ mod tests {
         let phase = |text: &str| {
             let (plan, _) = check::read(text, &[]).unwrap_or_else(|e| panic!("{e:?}"));
             let schedule = Schedule::of(Some(&plan));
-            of_phase(&slower, &BTreeMap::new(), &schedule, 0, (11.0, 22.0), &none)
+            convergence_time_us(&slower, &BTreeMap::new(), &schedule, 0, (11.0, 22.0), &none)
         };
         assert_eq!((phase(&plan), phase(PLAN)), (Some(Some(0.0)), Some(None)));
     }

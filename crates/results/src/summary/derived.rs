@@ -31,11 +31,11 @@ pub(super) fn derived(
         let Some(first) = rows.first() else { continue };
         let running = Running::of(&rows, phase, schedule);
         let total = |flows: &[&PhaseRow]| running.total(flows);
-        found.extend(of_all(&rows, "in_flight", "packets", "sum", total));
+        found.extend(net_row(&rows, "in_flight", "packets", "sum", total));
         let Some(network) = schedule.network(first.point_id) else { continue };
         let groups: Vec<(&str, Group)> = schedule.groups(first.point_id).collect();
-        let of_phase = OfPhase { network, groups, span: phase.span_s(), curves };
-        found.extend(of_phase.rows(&rows, &running));
+        let context = PhaseContext { network, groups, span: phase.span_s(), curves };
+        found.extend(context.rows(&rows, &running));
     }
     found
 }
@@ -66,14 +66,14 @@ impl<'r> Running<'r> {
 }
 
 /// A phase and the network of its point.
-struct OfPhase<'a, 'c> {
+struct PhaseContext<'a, 'c> {
     network: &'a Network,
     groups: Vec<(&'a str, Group)>,
     span: Span,
     curves: Curves<'a, 'c>,
 }
 
-impl OfPhase<'_, '_> {
+impl PhaseContext<'_, '_> {
     fn rows(&self, rows: &[&PhaseRow], running: &Running<'_>) -> Vec<PhaseRow> {
         let shares = self.network.fair_shares(&self.groups, self.span, self.curves);
         let shares = shares.unwrap_or_default();
@@ -93,10 +93,10 @@ impl OfPhase<'_, '_> {
             for metric in
                 ["bandwidth_utilisation", "bdp_utilisation"].into_iter().filter(of_every_flow)
             {
-                net.extend(of_all(&derived, metric, "1", "sum", |flows| running.total(flows)));
+                net.extend(net_row(&derived, metric, "1", "sum", |flows| running.total(flows)));
             }
         }
-        net.extend(of_all(&derived, "max_min_fair_share", "1", "min", least));
+        net.extend(net_row(&derived, "max_min_fair_share", "1", "min", least));
         found.extend(net);
         found
     }
@@ -169,7 +169,7 @@ impl OfPhase<'_, '_> {
 }
 
 /// Returns a metric of all flows together, from the mean of each.
-fn of_all(
+fn net_row(
     rows: &[&PhaseRow],
     metric: &'static str,
     unit: &'static str,

@@ -28,10 +28,10 @@ pub(super) fn harm(
     for rows in trials.values_mut() {
         rows.sort_by_key(|row| position(row));
     }
-    trials.values().flat_map(|rows| of_trial(rows)).collect()
+    trials.values().flat_map(|rows| trial_rows(rows)).collect()
 }
 
-fn of_trial(rows: &[&PhaseRow]) -> Vec<PhaseRow> {
+fn trial_rows(rows: &[&PhaseRow]) -> Vec<PhaseRow> {
     let mut running: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.metric == "throughput_sum") {
         running.entry(&row.phase).or_default().insert(&row.subject);

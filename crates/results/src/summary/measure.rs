@@ -104,7 +104,7 @@ pub(super) struct Measured {
 pub(super) fn measure(run: &RunDir, trials: &[&TrialEnd], schedule: &Schedule) -> Result<Measured> {
     let mut measured = Measured::default();
     let step = run.observer.begin("measuring", trials.len());
-    for of_trial in in_parallel(trials, |end| step.trial(|| of_trial(run, end, schedule))) {
+    for of_trial in in_parallel(trials, |end| step.trial(|| measure_trial(run, end, schedule))) {
         let Measured { rows, notes } = of_trial?;
         measured.rows.extend(rows);
         measured.notes.extend(notes);
@@ -128,26 +128,30 @@ pub(crate) fn flows_of(
     trials: &[&TrialEnd],
     schedule: &Schedule,
 ) -> Vec<Result<(Vec<PhaseRow>, BinnedFlows)>> {
-    let of_trial = |end: &&TrialEnd| of_flows(run, end, schedule);
+    let of_trial = |end: &&TrialEnd| measure_flows(run, end, schedule);
     let found = in_parallel(trials, of_trial).into_iter();
     found.map(|found| found.map(|(measured, bins)| (measured.rows, bins))).collect()
 }
 
 /// Returns the metrics of one trial that are computed row by row.
-fn of_trial(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<Measured> {
-    let (mut measured, _) = of_flows(run, end, schedule)?;
+fn measure_trial(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<Measured> {
+    let (mut measured, _) = measure_flows(run, end, schedule)?;
     measured.rows.extend(recovery::recovery_times(run, end, schedule)?);
     measured.rows.extend(cc_states::cc_states(run, end, schedule)?);
     measured.rows.extend(completion::completion_times(run, end, schedule)?);
     measured.rows.extend(fetches::fetches(run, end, schedule)?);
     measured.rows.extend(responsiveness::responsiveness(run, end, schedule)?);
-    let curve = |link: &str| run.traced().curve(end.point_id, link);
+    let curve = |link: &str| run.trace_capacities().curve(end.point_id, link);
     measured.rows.extend(one_way_delay::one_way_delays(run, end, schedule, &curve)?);
     Ok(measured)
 }
 
 /// Returns the metrics of one trial without those of links and probes, and its flows in time bins.
-fn of_flows(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<(Measured, BinnedFlows)> {
+fn measure_flows(
+    run: &RunDir,
+    end: &TrialEnd,
+    schedule: &Schedule,
+) -> Result<(Measured, BinnedFlows)> {
     let mut measured = Measured::default();
     let mut groups: BTreeMap<GroupKey, GroupPhase> = BTreeMap::new();
     let mut names: BTreeMap<(Trial, String), BTreeSet<String>> = BTreeMap::new();
@@ -164,7 +168,7 @@ fn of_flows(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<(Measur
     let mut out = RowCollector { timeline: &timeline, schedule, measured: &mut measured };
     out.throughputs(&groups, &names);
     out.samples(trial, sampled, &groups);
-    let curve = |link: &str| run.traced().curve(end.point_id, link);
+    let curve = |link: &str| run.trace_capacities().curve(end.point_id, link);
     out.binned(trial, &bins, &starts_s, &curve);
     for row in query::timing(run, end)? {
         out.timing(trial, &row);
@@ -461,7 +465,7 @@ impl RowCollector<'_> {
     fn statistics(&mut self, place: Place<'_>, values: &mut [Vec<f64>; SOCKET_METRICS.len()]) {
         for ((metric, unit), values) in SOCKET_METRICS.into_iter().zip(values) {
             let n = values.len() as u32;
-            let found = statistics::of_samples(values);
+            let found = statistics::sample_stats(values);
             let of = |stat: &str| found.iter().find(|(name, _)| *name == stat).map(|(_, v)| *v);
             let spread = of("std").zip(of("mean").filter(|mean| *mean > 0.0));
             let cov = spread.map(|(std, mean)| std / mean);
@@ -485,7 +489,7 @@ impl RowCollector<'_> {
             let place = (trial, phase.as_str(), Scope::Probe, probe.as_str());
             for (column, metric) in PROBE_METRICS {
                 let mut answered = lines.samples(column, line);
-                for (stat, value) in statistics::of_samples(&mut answered) {
+                for (stat, value) in statistics::sample_stats(&mut answered) {
                     self.row(place, metric, "us", stat, value, answered.len() as u32);
                 }
             }
@@ -518,9 +522,10 @@ impl RowCollector<'_> {
                 numbers.push((None, "timescale", "us", "mean", timescale_us, 1));
             }
             let span = record.span_s();
-            let converged = convergence::of_phase(bins, starts_s, schedule, trial.0, span, curves);
+            let converged =
+                convergence::convergence_time_us(bins, starts_s, schedule, trial.0, span, curves);
             if let Some(time) = converged {
-                sampled::once("convergence_time", "us", time, &mut numbers);
+                sampled::push_value("convergence_time", "us", time, &mut numbers);
             }
             for (flow, metric, unit, stat, value, n) in numbers {
                 let (scope, subject) = flow.map_or((Scope::Net, "all"), |flow| (Scope::Flow, flow));

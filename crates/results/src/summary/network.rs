@@ -168,7 +168,7 @@ impl Network {
         let path = |(group, flow): (&String, &Flow)| {
             topology.round_trip(&flow.from, &flow.to)?;
             let path = Path {
-                data: indices(resolve::passed_in(plan, &topology, group)),
+                data: indices(resolve::path_links_in(plan, &topology, group)),
                 round_trip: indices(resolve::on_round_trip(plan, &topology, group)),
                 limit_bps: flow.rate.map_or(f64::INFINITY, |rate| rate.bits_per_sec() as f64),
                 is_finite: flow.bytes.is_some(),

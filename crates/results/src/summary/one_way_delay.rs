@@ -73,7 +73,7 @@ pub(super) fn one_way_delays(
     }
     let flows = Flows::read(run, end)?;
     let packets = Packets::read(run, end, &flows)?;
-    Ok(OfTrial { end, flows: &flows, packets: &packets, schedule, curves }.rows())
+    Ok(TrialLogs { end, flows: &flows, packets: &packets, schedule, curves }.rows())
 }
 
 impl Flows {
@@ -191,7 +191,7 @@ struct Sample {
 }
 
 /// A trial's packet logs, with what its plan knows.
-struct OfTrial<'a, 'c> {
+struct TrialLogs<'a, 'c> {
     end: &'a TrialEnd,
     flows: &'a Flows,
     packets: &'a Packets,
@@ -199,13 +199,13 @@ struct OfTrial<'a, 'c> {
     curves: Curves<'a, 'c>,
 }
 
-impl OfTrial<'_, '_> {
+impl TrialLogs<'_, '_> {
     fn rows(&self) -> Vec<PhaseRow> {
         let phases = self.end.phases.iter().enumerate();
-        phases.filter(|(_, phase)| phase.measure).flat_map(|at| self.of_phase(at)).collect()
+        phases.filter(|(_, phase)| phase.measure).flat_map(|at| self.phase_rows(at)).collect()
     }
 
-    fn of_phase(&self, (nth, phase): (usize, &PhaseRecord)) -> Vec<PhaseRow> {
+    fn phase_rows(&self, (nth, phase): (usize, &PhaseRecord)) -> Vec<PhaseRow> {
         let mut found = Vec::new();
         let mut add = |scope, subject: &str, sample: &mut Sample| {
             found.extend(self.statistics(phase, (scope, subject), sample));
@@ -288,7 +288,7 @@ impl OfTrial<'_, '_> {
             let all = packets + sample.missing;
             return vec![row("1", "undefined", sample.missing as f64, all)];
         }
-        let found = statistics::of_samples(&mut sample.delays_us);
+        let found = statistics::sample_stats(&mut sample.delays_us);
         let of = |wanted: &str| found.iter().find(|(stat, _)| *stat == wanted).map(|(_, us)| *us);
         let rows = STATS.into_iter();
         rows.filter_map(|(stat, name)| Some(row("us", name, of(stat)?, packets))).collect()

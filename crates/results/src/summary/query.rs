@@ -270,10 +270,10 @@ pub(crate) fn link_instants(
         col("sent_bytes").alias("line_bytes"),
         lit(NULL).cast(DataType::Float64).alias("offered_bytes"),
     ]);
-    if run.traced().is_empty() && extra_bytes.is_none() {
+    if run.trace_capacities().is_empty() && extra_bytes.is_none() {
         return Ok(Some(rows));
     }
-    let curve = |point_id, link: &str| run.traced().curve(point_id, link);
+    let curve = |point_id, link: &str| run.trace_capacities().curve(point_id, link);
     let rows = rows.collect().and_then(|rows| with_line(rows, curve, extra_bytes));
     rows.map(|rows| Some(rows.lazy())).map_err(polars_error("read", &dir(run, LINK_TABLE)))
 }

@@ -45,7 +45,7 @@ impl Bin {
     }
 
     /// Returns the sums of two bins.
-    fn and(self, other: Self) -> Self {
+    fn merge(self, other: Self) -> Self {
         let ((sum, samples), (more, further)) = (self.srtt_us, other.srtt_us);
         Self {
             bytes: self.bytes + other.bytes,
@@ -206,7 +206,7 @@ impl<'a> BinSpan<'a> {
         let per = per.max(1);
         let instants = |bins: &[Bin]| -> Vec<Bin> {
             let whole = bins.chunks_exact(per);
-            whole.map(|bins| bins.iter().fold(Bin::default(), |sum, bin| sum.and(*bin))).collect()
+            whole.map(|bins| bins.iter().fold(Bin::default(), |sum, bin| sum.merge(*bin))).collect()
         };
         let flows = self.flows(runs);
         let mut numbers = Vec::new();
@@ -253,7 +253,7 @@ impl<'a> BinSpan<'a> {
         }
         if let Some(converged) = jain_converged {
             fairness(&together, &mut numbers);
-            once("jain_convergence_time", "us", converged, &mut numbers);
+            push_value("jain_convergence_time", "us", converged, &mut numbers);
         }
         numbers
     }
@@ -304,7 +304,7 @@ fn fairness(together: &[Option<Vec<f64>>], into: &mut Vec<Number<'_>>) {
 }
 
 /// Adds a value that occurs once per phase, or that the value is undefined.
-pub(super) fn once(
+pub(super) fn push_value(
     metric: &'static str,
     unit: &'static str,
     value: Option<f64>,

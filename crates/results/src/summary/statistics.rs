@@ -73,7 +73,7 @@ pub(super) fn trimmed_mean(values: &mut [f64]) -> Option<f64> {
 
 /// Returns the statistics [`SAMPLED`]; a single sample has no standard deviation. Quantiles are interpolated linearly. Reorders the
 /// samples.
-pub(super) fn of_samples(values: &mut [f64]) -> Vec<(&'static str, f64)> {
+pub(super) fn sample_stats(values: &mut [f64]) -> Vec<(&'static str, f64)> {
     let Some(mean) = mean(values) else { return vec![] };
     let std = variance(values).map(f64::sqrt);
     let [p5, median, p95, p99] = quantiles(values, [0.05, 0.5, 0.95, 0.99]);
@@ -136,7 +136,7 @@ pub fn bootstrap(
     if found.len() * 2 < RESAMPLES {
         return None;
     }
-    Some(ends(&mut found))
+    Some(percentile_interval(&mut found))
 }
 
 /// Up to this many distinct resamples are sorted; with more, selection is faster.
@@ -182,7 +182,7 @@ impl OverTrials {
         };
         let means = self.draws.iter().map(|(times, of)| (mean_of(times), *of));
         if self.draws.len() > MAX_SORTED_DRAWS {
-            return Some(ends(
+            return Some(percentile_interval(
                 &mut means.flat_map(|(mean, of)| std::iter::repeat_n(mean, of)).collect::<Vec<_>>(),
             ));
         }
@@ -214,7 +214,7 @@ fn positions(count: usize) -> [usize; 2] {
 }
 
 /// Returns the ends of the 95 % interval of these values. Reorders them.
-fn ends(values: &mut [f64]) -> (f64, f64) {
+fn percentile_interval(values: &mut [f64]) -> (f64, f64) {
     let [low, high] =
         positions(values.len()).map(|at| *values.select_nth_unstable_by(at, f64::total_cmp).1);
     (low, high)
@@ -310,7 +310,7 @@ mod tests {
         ) {
             let mut sorted = values.clone();
             sorted.sort_by(f64::total_cmp);
-            let found = of_samples(&mut values.clone());
+            let found = sample_stats(&mut values.clone());
             let find = |stat: &str| found.iter().find(|(name, _)| *name == stat).map(|(_, v)| *v);
             let most = (values.len() - 1) as f64;
             for (stat, share) in [("p5", 0.05), ("median", 0.5), ("p95", 0.95), ("p99", 0.99)] {
@@ -350,8 +350,8 @@ mod tests {
 
     #[test]
     fn no_samples_have_no_statistics() {
-        assert_eq!(of_samples(&mut []), vec![]);
-        assert_eq!(of_samples(&mut [3.0]).len(), 7);
+        assert_eq!(sample_stats(&mut []), vec![]);
+        assert_eq!(sample_stats(&mut [3.0]).len(), 7);
     }
 
     #[test]

@@ -13,7 +13,7 @@ const TABLE: &str = "host_samples";
 
 /// Returns whether one of the trial's reasons points to a lack of CPU time.
 pub(crate) fn lacks_cpu(end: &TrialEnd) -> bool {
-    end.reasons.iter().any(|reason| reason.code.lacks_cpu())
+    end.reasons.iter().any(|reason| reason.code.indicates_cpu_shortage())
 }
 
 /// Returns the mean steal of each trial in percent of all CPUs, weighted by the length of the samples. For several machines, this is the

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::{ErrorClass, FileError};
 use crate::journal::JournalError;
-use crate::writing::WriteError;
+use crate::writer_thread::WriteError;
 
 /// A trial's rows cannot be written or committed.
 #[derive(Debug, thiserror::Error)]

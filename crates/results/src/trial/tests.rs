@@ -199,7 +199,7 @@ fn end_that_only_the_journal_has_is_the_status_of_the_run() {
         std::fs::remove_dir(&staged).unwrap();
         let summary = crate::summarize::summarize(&path, TrialFilter::default()).unwrap();
         assert_eq!(summary.summary.status, status);
-        assert!(!RunDir::open(&path).unwrap().is_whole());
+        assert!(!RunDir::open(&path).unwrap().is_complete());
         assert!(crate::verify::verify(&path).unwrap().damaged.is_empty());
         // Another session works on the run, and ends.
         let run = RunDir::resume(&path, &info()).unwrap();
@@ -207,7 +207,7 @@ fn end_that_only_the_journal_has_is_the_status_of_the_run() {
         run.finish(status).unwrap();
         drop(run);
         let run = RunDir::open(&path).unwrap();
-        assert_eq!((run.status(), run.is_whole()), (status, status == RunStatus::Complete));
+        assert_eq!((run.status(), run.is_complete()), (status, status == RunStatus::Complete));
     }
 }
 
@@ -582,7 +582,7 @@ fn write_error_is_returned_by_every_later_call_and_nothing_is_committed() {
     let mut writer = blocked(3);
     let rt = tokio::runtime::Builder::new_current_thread().build().unwrap();
     rt.block_on(writer.finished());
-    rt.block_on(writer.room());
+    rt.block_on(writer.wait_for_room());
     is_write_error(writer.push("src", event(Of::Probe(wire::Probe::default()))).unwrap_err());
     is_write_error(writer.commit(&good()).unwrap_err());
     assert!(run.trials().is_empty());

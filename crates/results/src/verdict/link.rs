@@ -50,7 +50,7 @@ type Key = (String, String);
 #[derive(Debug)]
 pub(crate) struct LinkCheck {
     /// Links with a rate.
-    rated: BTreeMap<String, Rated>,
+    rated: BTreeMap<String, RatedLink>,
     series: BTreeMap<Key, Series>,
     failed_changes: BTreeMap<String, (u32, String)>,
     timing: Timing,
@@ -58,8 +58,8 @@ pub(crate) struct LinkCheck {
 
 /// A link's rate according to the plan.
 #[derive(Debug)]
-struct Rated {
-    pace: Pace,
+struct RatedLink {
+    capacity: Capacity,
     /// Bytes per packet that count against the rate but not in the counters.
     extra_bytes: f64,
     /// Size of the shaper's bucket, which the link may send in addition.
@@ -72,7 +72,7 @@ struct Rated {
 
 /// What a link may send, over time.
 #[derive(Debug)]
-enum Pace {
+enum Capacity {
     /// A constant rate between changes of the plan.
     RateIntervals(Vec<RateInterval>),
     /// The capacity of a trace, with the share by which the link may fall below it.
@@ -90,22 +90,22 @@ struct RateInterval {
     rate_bps: u64,
 }
 
-impl Rated {
+impl RatedLink {
     fn new(
         name: &str,
         link: &Link,
         plan: &Plan,
         curve: Option<&Arc<CapacityCurve>>,
     ) -> Option<Self> {
-        let pace = match curve {
+        let capacity = match curve {
             Some(curve) => {
                 let low_share = if curve.is_discrete() { LOW_OPPORTUNITY_SHARE } else { LOW_SHARE };
-                Pace::Curve(Arc::clone(curve), low_share)
+                Capacity::Curve(Arc::clone(curve), low_share)
             }
-            None => Pace::RateIntervals(intervals(name, link, plan)?),
+            None => Capacity::RateIntervals(intervals(name, link, plan)?),
         };
         Some(Self {
-            pace,
+            capacity,
             extra_bytes: curve::extra_bytes(link),
             burst_bytes: link.tbf.map_or(0.0, |tbf| tbf.burst.get() as f64),
             work_conserving: work_conserving(link),
@@ -115,23 +115,23 @@ impl Rated {
 
     /// Returns the index of the interval at an instant. A window lies within one interval.
     fn interval(&self, since_ns: u64) -> Option<usize> {
-        match &self.pace {
-            Pace::RateIntervals(intervals) => intervals
+        match &self.capacity {
+            Capacity::RateIntervals(intervals) => intervals
                 .iter()
                 .position(|interval| interval.from_ns <= since_ns && since_ns <= interval.to_ns),
-            Pace::Curve(..) => Some(0),
+            Capacity::Curve(..) => Some(0),
         }
     }
 
     /// Returns the bytes that a window of an interval can send, and their tolerance.
     fn ideal_bytes(&self, interval: usize, (from_ns, to_ns): (u64, u64)) -> (f64, f64) {
-        match &self.pace {
-            Pace::RateIntervals(intervals) => {
+        match &self.capacity {
+            Capacity::RateIntervals(intervals) => {
                 let rate_bps = intervals.get(interval).map_or(0, |interval| interval.rate_bps);
                 let slack = SLACK_BYTES + self.burst_bytes;
                 (rate_bps as f64 / 8e9 * (to_ns - from_ns) as f64, slack)
             }
-            Pace::Curve(curve, _) => {
+            Capacity::Curve(curve, _) => {
                 let slack = SLACK_BYTES + curve.burst((from_ns, to_ns), STEP_NS);
                 (curve.bytes(from_ns, to_ns), slack)
             }
@@ -139,21 +139,21 @@ impl Rated {
     }
 
     fn low_share(&self) -> f64 {
-        match self.pace {
-            Pace::RateIntervals(_) => LOW_SHARE,
-            Pace::Curve(_, share) => share,
+        match self.capacity {
+            Capacity::RateIntervals(_) => LOW_SHARE,
+            Capacity::Curve(_, share) => share,
         }
     }
 
     /// Describes the link in an interval, for people.
     fn name(&self, link: &str, interval: usize) -> String {
-        match &self.pace {
-            Pace::RateIntervals(intervals) if intervals.len() > 1 => {
+        match &self.capacity {
+            Capacity::RateIntervals(intervals) if intervals.len() > 1 => {
                 let from_ns = intervals.get(interval).map_or(0, |interval| interval.from_ns);
                 format!("link {link} from {:.1} s on", from_ns as f64 / 1e9)
             }
-            Pace::RateIntervals(_) => format!("link {link}"),
-            Pace::Curve(..) => format!("link {link}, by its trace"),
+            Capacity::RateIntervals(_) => format!("link {link}"),
+            Capacity::Curve(..) => format!("link {link}, by its trace"),
         }
     }
 }
@@ -204,24 +204,24 @@ struct Series {
 /// Windows within one interval.
 #[derive(Debug, Default)]
 struct Windows {
-    backlogged: Backlogged,
+    backlogged: BackloggedWindows,
     /// The window that exceeded its limit most.
-    fastest: Option<Sent>,
+    fastest: Option<SentBytes>,
 }
 
 /// Windows with a backlog (for a kernel link: in most samples). Only sums are kept, because a trial may last a week.
 #[derive(Debug, Default)]
-struct Backlogged {
+struct BackloggedWindows {
     /// Number of windows with a queue at every sample, and of those among them that are low.
     count: u64,
     low: u64,
     /// How unlikely it is that the low windows were idle between samples: the negative logarithm of the probability.
     low_unlikely: f64,
     /// All windows. The ideal is that of the time with a queue.
-    whole: Sent,
+    total: SentBytes,
     queue: QueueSamples,
     /// The window with the smallest share of its ideal.
-    lowest: Option<Sent>,
+    lowest: Option<SentBytes>,
 }
 
 /// The counters of all qdiscs and classes of a link, read together. The root qdisc has sent everything. Its backlog does not always include
@@ -318,8 +318,8 @@ impl Window {
     /// A flow whose packets arrive in bursts leaves a kernel link idle for part of every round trip. Some windows of such a flow have a
     /// queue at every sample by chance; alone, they would make the link look slow. So windows in which a few samples found no queue also
     /// count, with the ideal of the other samples. This does not apply to a traced link, whose queue is empty when its rate is high.
-    fn is_backlogged(&self, end: &Self, ns: u64, pace: &Pace) -> bool {
-        let estimates = end.idle_us.is_none() && matches!(pace, Pace::RateIntervals(_));
+    fn is_backlogged(&self, end: &Self, ns: u64, capacity: &Capacity) -> bool {
+        let estimates = end.idle_us.is_none() && matches!(capacity, Capacity::RateIntervals(_));
         let waits = match estimates {
             true => self.queue.waiting_share() >= WAITING_SHARE,
             false => self.queue.always_waits(),
@@ -330,14 +330,14 @@ impl Window {
 
 /// Bytes sent in a window, and the window's ideal.
 #[derive(Debug, Clone, Copy, Default)]
-struct Sent {
+struct SentBytes {
     bytes: f64,
     ideal_bytes: f64,
     slack_bytes: f64,
     ns: u64,
 }
 
-impl Sent {
+impl SentBytes {
     fn is_low(self, share: f64) -> bool {
         self.bytes < self.ideal_bytes * (1.0 - share) - self.slack_bytes
     }
@@ -369,7 +369,7 @@ impl LinkCheck {
     pub(super) fn new(plan: &CheckedPlan, curves: &BTreeMap<String, Arc<CapacityCurve>>) -> Self {
         let plan = plan.plan();
         let rated = |(name, link): (&String, &Link)| {
-            Some((name.clone(), Rated::new(name, link, plan, curves.get(name))?))
+            Some((name.clone(), RatedLink::new(name, link, plan, curves.get(name))?))
         };
         Self {
             rated: plan.links.iter().filter_map(rated).collect(),
@@ -441,7 +441,7 @@ fn work_conserving(link: &Link) -> bool {
 
 impl Series {
     /// Processes the complete instant.
-    fn advance(&mut self, rated: Option<&Rated>, span: Span) {
+    fn advance(&mut self, rated: Option<&RatedLink>, span: Span) {
         let Some(fresh) = self.instant.take().map(Instant::window) else { return };
         let Some(window) = &mut self.window else {
             self.window = Some(fresh);
@@ -465,9 +465,9 @@ impl Series {
             rated.ideal_bytes(interval, (since(window.at_ns), since(fresh.at_ns)));
         let packets = fresh.sent.1.saturating_sub(window.sent.1) as f64;
         let bytes = curve::line_bytes(bytes as f64, packets, rated.extra_bytes);
-        let sent = Sent { bytes, ideal_bytes, slack_bytes, ns };
+        let sent = SentBytes { bytes, ideal_bytes, slack_bytes, ns };
         let seen = self.seen.entry(interval).or_default();
-        if window.is_backlogged(&fresh, ns, &rated.pace) {
+        if window.is_backlogged(&fresh, ns, &rated.capacity) {
             let knows_idle = fresh.idle_us.is_some();
             seen.backlogged.add(sent, (window.queue, knows_idle), rated.low_share());
         }
@@ -492,15 +492,15 @@ impl Windows {
     }
 }
 
-impl Backlogged {
+impl BackloggedWindows {
     /// Adds a window. It is low if it falls below its ideal by `share`. `knows_idle` says whether the link counts its idle time.
-    fn add(&mut self, sent: Sent, (queue, knows_idle): (QueueSamples, bool), share: f64) {
+    fn add(&mut self, sent: SentBytes, (queue, knows_idle): (QueueSamples, bool), share: f64) {
         self.queue.add(queue);
-        self.whole = Sent {
-            bytes: self.whole.bytes + sent.bytes,
-            ideal_bytes: self.whole.ideal_bytes + sent.ideal_bytes * queue.waiting_share(),
+        self.total = SentBytes {
+            bytes: self.total.bytes + sent.bytes,
+            ideal_bytes: self.total.ideal_bytes + sent.ideal_bytes * queue.waiting_share(),
             slack_bytes: SLACK_BYTES,
-            ns: self.whole.ns + sent.ns,
+            ns: self.total.ns + sent.ns,
         };
         if !queue.always_waits() {
             return;
@@ -510,14 +510,14 @@ impl Backlogged {
             self.low += 1;
             self.low_unlikely += if knows_idle { f64::INFINITY } else { sent.unlikely(queue) };
         }
-        let part = |sent: Sent| sent.bytes / sent.ideal_bytes;
+        let part = |sent: SentBytes| sent.bytes / sent.ideal_bytes;
         if sent.ideal_bytes > 0.0 && self.lowest.is_none_or(|lowest| part(sent) < part(lowest)) {
             self.lowest = Some(sent);
         }
     }
 
     fn judge(&self, link: &str, share: f64, findings: &mut Findings) {
-        let Self { count, low, low_unlikely, whole, queue, lowest: Some(lowest) } = self else {
+        let Self { count, low, low_unlikely, total, queue, lowest: Some(lowest) } = self else {
             return;
         };
         let low_share = *low as f64 / *count as f64;
@@ -525,14 +525,14 @@ impl Backlogged {
         // A kernel link may have been without a queue for a moment between two samples.
         let is_idle_excluded = seldom_empty && *low_unlikely >= UNLIKELY;
         let often_low = *low > 1 && low_share > LOW_WINDOWS_SHARE && is_idle_excluded;
-        if whole.is_low(share + STANDARD_ERRORS * queue.standard_error()) || often_low {
+        if total.is_low(share + STANDARD_ERRORS * queue.standard_error()) || often_low {
             let message = format!(
                 "{link}: sent {} while its queue was not empty, and was low in {low} of {count} seconds (lowest: {} instead of {}); \
                  the plan permits {}, and a second is low if its rate is {:.0} % below the plan's",
-                whole.mbit(whole.bytes),
+                total.mbit(total.bytes),
                 lowest.mbit(lowest.bytes),
                 lowest.mbit(lowest.ideal_bytes),
-                whole.mbit(whole.ideal_bytes),
+                total.mbit(total.ideal_bytes),
                 share * 100.0
             );
             findings.add(Status::Degraded, ReasonCode::LinkRateLow, link, message);

@@ -273,9 +273,9 @@ fn check_supported(config: &LinkConfig) -> Result<(), BadQueue> {
             "changes of a FIFO below a tbf with a trace, because each trace step restores the FIFO's first limit",
         );
     }
-    let lacks = config.plan.qdiscs_lack(Some(&config.queue), !config.classes.is_empty());
-    if let Some(lack) = lacks.first() {
-        return bad(lack.what);
+    let lacks = config.plan.unsupported_by_qdiscs(Some(&config.queue), !config.classes.is_empty());
+    if let Some(feature) = lacks.first() {
+        return bad(feature.what);
     }
     if config.plan.slot.is_some() && config.plan.backend != Backend::Kernel {
         return bad("slots at regular times (write `backend = \"kernel\"` for netem's slots)");

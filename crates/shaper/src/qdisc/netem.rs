@@ -262,7 +262,7 @@ pub fn limit_pkts(link: &Link, queue_pkts: u32) -> u32 {
     let jitter = Micros::new(typical_jitter_ns(link.jitter) / 1000);
     let longest = delay + jitter + late;
     let in_flight = link.rate.map_or(MAX_LIMIT_PKTS, |rate| {
-        rate.over(longest).get().saturating_mul(10) / SMALLEST_FRAME_BYTES
+        rate.bytes_in(longest).get().saturating_mul(10) / SMALLEST_FRAME_BYTES
     });
     let limit = in_flight.clamp(MIN_LIMIT_PKTS, MAX_LIMIT_PKTS) + u64::from(queue_pkts);
     u32::try_from(limit).unwrap_or(u32::MAX)

@@ -16,7 +16,7 @@ use ccbench_proto::wire::QdiscSample;
 use ccbench_shaper::user_link::{UserLink, cleanup};
 use ccbench_shaper::{Link, ShaperError};
 use ccbench_tests::cpu::CpuWatch;
-use ccbench_tests::uninterrupted;
+use ccbench_tests::retry_on_intr;
 
 use lab::{DST, DST6, FLAT_DST, FLAT_DST6, Lab, SRC};
 
@@ -103,7 +103,7 @@ fn receive(socket: &UdpSocket, count: u64) -> Vec<u32> {
     let mut datagram = [0; 2000];
     (0..count)
         .map(|nth| {
-            let length = uninterrupted(|| socket.recv(&mut datagram))
+            let length = retry_on_intr(|| socket.recv(&mut datagram))
                 .unwrap_or_else(|e| panic!("datagram {nth}: {e}"));
             assert_eq!(length, DATAGRAM);
             u32::from_be_bytes(datagram[..4].try_into().unwrap())
@@ -132,7 +132,7 @@ fn applies_the_configured_delay() {
     let echo = lab.dst.start(move || {
         for _ in 0..200 {
             let mut datagram = [0; 64];
-            let (length, from) = uninterrupted(|| socket.recv_from(&mut datagram)).unwrap();
+            let (length, from) = retry_on_intr(|| socket.recv_from(&mut datagram)).unwrap();
             socket.send_to(&datagram[..length], from).unwrap();
         }
     });
@@ -145,7 +145,7 @@ fn applies_the_configured_delay() {
             .map(|_| {
                 let sent = Instant::now();
                 socket.send(b"ping").unwrap();
-                uninterrupted(|| socket.recv(&mut [0; 64])).unwrap();
+                retry_on_intr(|| socket.recv(&mut [0; 64])).unwrap();
                 sent.elapsed().as_micros()
             })
             .collect::<Vec<_>>()
@@ -177,7 +177,7 @@ fn transfer(lab: &Lab, address: &'static str, bytes: u64) {
         let mut buffer = vec![0; 1 << 16];
         let mut position = 0;
         loop {
-            let length = uninterrupted(|| stream.read(&mut buffer)).unwrap();
+            let length = retry_on_intr(|| stream.read(&mut buffer)).unwrap();
             if length == 0 {
                 return position;
             }

@@ -69,7 +69,7 @@ fn unknown_in_flow(plan: &Plan, flow: &str, cc: &str, problems: &mut Problems) {
 
 /// Rejects an instance with the name of a kernel's congestion control: a flow's `cc` must not mean two things.
 fn shadows(name: &str, cc: &Cc, problems: &mut Problems) {
-    let same = cc::is_kernels(cc) && cc.algorithm == name;
+    let same = cc::is_kernel_algorithm(cc) && cc.algorithm == name;
     if cc::BUILTINS.contains(&name) && !same {
         problems.error_from(
             &["cc", name],
@@ -88,7 +88,7 @@ fn one_set_of_parameters(plan: &Plan, problems: &mut Problems) {
     let kernels: Vec<(&String, &Cc, Instance)> = plan
         .cc
         .iter()
-        .filter(|(name, cc)| cc::is_kernels(cc) && used(name))
+        .filter(|(name, cc)| cc::is_kernel_algorithm(cc) && used(name))
         .filter_map(|(name, cc)| Some((name, cc, cc::resolve(cc).ok()?)))
         .collect();
     for (index, (name, cc, instance)) in kernels.iter().enumerate() {

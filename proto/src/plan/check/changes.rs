@@ -19,8 +19,12 @@ use super::lints::ROUND_TRIP;
 use super::problems::Problems;
 use super::{names, queues, triggers};
 
-/// Checks the changes of a plan. `settled` is the plan with its presets merged.
-pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, problems: &mut Problems) {
+/// Checks the changes of a plan. `normalized` is the plan with its presets merged.
+pub(super) fn check(
+    (plan, normalized): (&Plan, &Plan),
+    topology: &Topology,
+    problems: &mut Problems,
+) {
     let end = timeline::length(plan);
     let mut seen = BTreeMap::new();
     for (index, change) in plan.changes.iter().enumerate() {
@@ -55,11 +59,11 @@ pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, proble
                     ),
                 );
             }
-            refuse_change((plan, settled, change), &path, value, problems);
+            refuse_change((plan, normalized, change), &path, value, problems);
         }
     }
-    for (name, link) in &settled.links {
-        let rtt = || base_rtt_in(settled, topology, name);
+    for (name, link) in &normalized.links {
+        let rtt = || base_rtt_in(normalized, topology, name);
         changed_queues(plan, (name.as_str(), link), rtt, problems);
     }
 }
@@ -137,7 +141,7 @@ fn same_keys(prefix: &str, entries: &[(Option<Micros>, usize, &Change)], problem
 
 /// Reports a key, the path's last segment, that cannot change to this value during a trial.
 fn refuse_change(
-    (plan, settled, change): (&Plan, &Plan, &Change),
+    (plan, normalized, change): (&Plan, &Plan, &Change),
     path: &[&str; 4],
     value: &Setting,
     problems: &mut Problems,
@@ -145,7 +149,7 @@ fn refuse_change(
     let whole = path[3].strip_prefix("links.").unwrap_or_default();
     let of_queue = whole.split_once(".queue.");
     let (name, key) = of_queue.or_else(|| whole.rsplit_once('.')).unwrap_or_default();
-    let names: Vec<&str> = settled.links.keys().map(String::as_str).collect();
+    let names: Vec<&str> = normalized.links.keys().map(String::as_str).collect();
     let is_known = of_queue.is_some() || ["rate", "delay", "loss"].contains(&key);
     if !is_known || names::refuse(name, usize::MAX).is_some() {
         let why = format!(
@@ -156,7 +160,7 @@ fn refuse_change(
         problems.error_from(path, &[], why);
         return;
     }
-    let (Some(link), Some(written)) = (settled.links.get(name), plan.links.get(name)) else {
+    let (Some(link), Some(written)) = (normalized.links.get(name), plan.links.get(name)) else {
         let why = format!("there is no link `{name}`{}", hint(name, &names, "links"));
         problems.error_from(path, &[&["links", name]], why);
         return;

@@ -42,15 +42,16 @@ fn packets<'p>(plan: &'p Plan, topology: &'p Topology) -> Option<Vec<Packets<'p>
         .collect()
 }
 
-/// Warns about classes of a settled plan's links that get no packet.
-pub(super) fn check(settled: &Plan, topology: &Topology, problems: &mut Problems) {
-    let links: Vec<_> = settled.links.iter().filter(|(_, link)| !link.classes.is_empty()).collect();
+/// Warns about classes of a normalized plan's links that get no packet.
+pub(super) fn check(normalized: &Plan, topology: &Topology, problems: &mut Problems) {
+    let links: Vec<_> =
+        normalized.links.iter().filter(|(_, link)| !link.classes.is_empty()).collect();
     if links.is_empty() {
         return;
     }
-    let packets = packets(settled, topology);
-    let sets_ports = settled.nodes.values().any(|node| node.sysctl.contains_key(PORT_RANGE))
-        || settled.probes.values().any(|probe| probe.host.is_some());
+    let packets = packets(normalized, topology);
+    let sets_ports = normalized.nodes.values().any(|node| node.sysctl.contains_key(PORT_RANGE))
+        || normalized.probes.values().any(|probe| probe.host.is_some());
     let least_port = server_port(0, 0);
     for (name, link) in links {
         let reads: [&[&str]; 5] =

@@ -19,7 +19,7 @@ use crate::plan::expect::{Numbered, Operand, Relation};
 use crate::plan::repeat::fits;
 use crate::plan::timeline::{flow_span, phase_spans};
 use crate::plan::{Flow, Link, Plan, Queue};
-use crate::resolve::{bottleneck_in, settle};
+use crate::resolve::{bottleneck_in, normalize};
 use crate::topology::Topology;
 
 use super::problems::Problems;
@@ -89,9 +89,9 @@ pub(super) fn check(
     if at_this_point.is_empty() {
         return;
     }
-    let settled = settle(plan);
+    let normalized = normalize(plan);
     for Contrast { number, metric, phase, groups, .. } in at_this_point {
-        let Some(link) = common_queue(&settled, topology, phase, groups) else { continue };
+        let Some(link) = common_queue(&normalized, topology, phase, groups) else { continue };
         let [a, b] = groups;
         let at = ["expect", number.as_str()];
         let reads: [&[&str]; 8] = [
@@ -118,27 +118,27 @@ pub(super) fn check(
 
 /// The link in whose queue the two groups compete in this phase, if they have different congestion controls.
 fn common_queue<'p>(
-    settled: &'p Plan,
+    normalized: &'p Plan,
     topology: &Topology,
     phase: &str,
     groups: &[String; 2],
 ) -> Option<&'p str> {
     let [a, b] = groups;
-    let (one, other) = (settled.flows.get(a)?, settled.flows.get(b)?);
+    let (one, other) = (normalized.flows.get(a)?, normalized.flows.get(b)?);
     if one.cc == other.cc {
         return None;
     }
-    let spans = phase_spans(settled);
+    let spans = phase_spans(normalized);
     let span = spans.iter().find(|span| span.name == phase)?;
-    let (first, second) = (flow_span(settled, a, one)?, flow_span(settled, b, other)?);
+    let (first, second) = (flow_span(normalized, a, one)?, flow_span(normalized, b, other)?);
     let (start, end) = (first.0.max(second.0).max(span.start), first.1.min(second.1).min(span.end));
     // Without known cabling, the links on the path are not known, either.
     let is_known = |flow: &Flow| topology.path(&flow.from, &flow.to).is_some();
     if start >= end || !is_known(one) || !is_known(other) {
         return None;
     }
-    let (name, link) = bottleneck_in(settled, topology, a)?;
-    let (same, _) = bottleneck_in(settled, topology, b)?;
+    let (name, link) = bottleneck_in(normalized, topology, a)?;
+    let (same, _) = bottleneck_in(normalized, topology, b)?;
     (name == same && has_one_queue(link)).then_some(name)
 }
 

@@ -4,7 +4,7 @@ use crate::cc::refuse_kernel_name;
 use crate::plan::timeline::{flow_span, is_scheduled, phase_spans};
 use crate::plan::{Flow, Pause, Plan, Tool};
 use crate::resolve::on_round_trip;
-use crate::schedule::{CONNECT_LIMIT_S, MAX_GROUPS, MAX_SOCKETS};
+use crate::schedule::{CONNECT_TIMEOUT_S, MAX_GROUPS, MAX_SOCKETS};
 use crate::topology::Topology;
 use crate::units::{Bytes, Micros, Rate};
 
@@ -19,8 +19,12 @@ const MAX_COUNT: u32 = 128;
 /// Verdicts treat connections with fewer bytes as ones without data.
 const MIN_BYTES: Bytes = Bytes::new(100);
 
-/// Checks the flow groups of a plan. `settled` is the plan with its presets merged.
-pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, problems: &mut Problems) {
+/// Checks the flow groups of a plan. `normalized` is the plan with its presets merged.
+pub(super) fn check(
+    (plan, normalized): (&Plan, &Plan),
+    topology: &Topology,
+    problems: &mut Problems,
+) {
     nothing_to_measure(plan, problems);
     if plan.flows.len() > MAX_GROUPS as usize {
         problems.error_from(
@@ -62,7 +66,7 @@ pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, proble
             problems.error(&path("interval"), "must be from 100ms to 60s, iperf3's own limits");
         }
         times(plan, name, flow, problems);
-        handshake(name, flow, (settled, topology), problems);
+        handshake(name, flow, (normalized, topology), problems);
         let length = flow_span(plan, name, flow).map(|(start, stop)| stop - start);
         if let Some((jitter, length)) = flow.start_jitter.zip(length).filter(|(j, l)| j >= l) {
             problems.error(
@@ -110,17 +114,17 @@ fn nothing_to_measure(plan: &Plan, problems: &mut Problems) {
 fn handshake(
     name: &str,
     flow: &Flow,
-    (settled, topology): (&Plan, &Topology),
+    (normalized, topology): (&Plan, &Topology),
     problems: &mut Problems,
 ) {
     let is_limited = flow.tool == Some(Tool::Ccbench) || problems.target == Target::Simulator;
     if !is_limited || topology.round_trip(&flow.from, &flow.to).is_none() {
         return;
     }
-    let links = on_round_trip(settled, topology, name);
+    let links = on_round_trip(normalized, topology, name);
     let delays = links.iter().filter_map(|(_, link)| link.delay);
     let rtt = delays.fold(Micros::default(), std::ops::Add::add);
-    let limit = Micros::from_secs(CONNECT_LIMIT_S);
+    let limit = Micros::from_secs(CONNECT_TIMEOUT_S);
     if rtt <= limit || problems.is_unread(ROUND_TRIP) {
         return;
     }
@@ -128,7 +132,7 @@ fn handshake(
     let why = format!(
         "a handshake takes {rtt} (the base round-trip time), but the traffic generator gives up after {limit}; write shorter delays"
     );
-    let is_constant = settled.changes.is_empty()
+    let is_constant = normalized.changes.is_empty()
         && links.iter().all(|(_, link)| link.jitter.is_none() && link.trace.is_none());
     // The kernel's timers may expire an eighth late.
     if is_constant && rtt > limit + Micros::new(limit.get() / 8) {

@@ -35,11 +35,11 @@ pub(super) fn check(name: &str, written: &Link, link: &Link, problems: &mut Prob
         burst_loss(name, burst, problems);
     }
     for (key, share) in [("duplicate", link.duplicate), ("corrupt", link.corrupt)] {
-        whole(&["links", name, key], share, problems);
+        check_share(&["links", name, key], share, problems);
     }
     let delayed = link.delay.is_some_and(|delay| delay.get() > 0) || link.jitter.is_some();
     if let Some(reorder) = &link.reorder {
-        whole(&["links", name, "reorder", "share"], Some(reorder.share), problems);
+        check_share(&["links", name, "reorder", "share"], Some(reorder.share), problems);
         if reorder.late.is_some_and(|late| late.get() == 0 || late > MAX_DELAY) {
             let why = format!("must be more than zero, and {MAX_DELAY} or less");
             problems.error(&["links", name, "reorder", "late"], why);
@@ -90,10 +90,12 @@ fn kernel_backend(name: &str, link: &Link, problems: &mut Problems) {
     let keys = keys.map(|key| ["links", name, key]);
     let mut reads: Vec<&[&str]> = keys.iter().map(<[&str; 3]>::as_slice).collect();
     reads.push(&["path"]);
-    for lack in link.qdiscs_lack(link.queue.as_ref(), !link.classes.is_empty()) {
-        let why =
-            format!("the kernel's qdiscs cannot do {}; leave out `backend` or this key", lack.what);
-        problems.error_from(&[&["links", name][..], lack.key].concat(), &reads, why);
+    for feature in link.unsupported_by_qdiscs(link.queue.as_ref(), !link.classes.is_empty()) {
+        let why = format!(
+            "the kernel's qdiscs cannot do {}; leave out `backend` or this key",
+            feature.what
+        );
+        problems.error_from(&[&["links", name][..], feature.key].concat(), &reads, why);
     }
     if link.packet_log.is_some() {
         let why = "the kernel backend sees no packets; leave out `backend` or this key";
@@ -111,7 +113,7 @@ fn kernel_backend(name: &str, link: &Link, problems: &mut Problems) {
     }
 }
 
-fn whole(path: &[&str], share: Option<Ppm>, problems: &mut Problems) {
+fn check_share(path: &[&str], share: Option<Ppm>, problems: &mut Problems) {
     if share.is_some_and(|share| share.get() == WHOLE_PPM) {
         problems.error(path, "is 100%: every packet; write less, like \"1%\"");
     }
@@ -143,7 +145,7 @@ fn jitter(
             ),
         );
     }
-    whole(&at("correlation"), jitter.correlation, problems);
+    check_share(&at("correlation"), jitter.correlation, problems);
     if jitter.hold.is_some_and(|hold| hold.get() == 0 || hold > MAX_DELAY) {
         problems.error(&at("hold"), format!("must be more than zero, and {MAX_DELAY} or less"));
     }

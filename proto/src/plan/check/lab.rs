@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::cc;
 use crate::plan::{Engine, Link, Plan, Series, Via};
-use crate::resolve::{drain_rate, passed_in};
+use crate::resolve::{drain_rate, path_links_in};
 use crate::topology::Topology;
 
 use super::limits::AGENTS;
@@ -28,8 +28,12 @@ const RATES: &[&[&str]] = &[
 
 const ENGINE: &[&str] = &["lab", "engine"];
 
-/// Checks the rules of the lab. `settled` is the plan with its presets merged.
-pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, problems: &mut Problems) {
+/// Checks the rules of the lab. `normalized` is the plan with its presets merged.
+pub(super) fn check(
+    (plan, normalized): (&Plan, &Plan),
+    topology: &Topology,
+    problems: &mut Problems,
+) {
     let kernels = kernels(plan);
     if let Some((first, at)) = kernels.first() {
         for (other, path) in kernels.iter().filter(|(other, _)| other != first) {
@@ -47,7 +51,7 @@ pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, proble
         without_modules(plan, ENGINE, &kernels, problems);
     }
     if plan.lab.engine == Some(Engine::Uml) {
-        uml((plan, settled), topology, &kernels, problems);
+        uml((plan, normalized), topology, &kernels, problems);
     }
 }
 
@@ -95,7 +99,7 @@ fn without_modules(
 
 /// Rejects plans that User-Mode Linux cannot run: its clock stands still while a process computes.
 fn uml(
-    (plan, settled): (&Plan, &Plan),
+    (plan, normalized): (&Plan, &Plan),
     topology: &Topology,
     kernels: &[(Series, Vec<&str>)],
     problems: &mut Problems,
@@ -111,13 +115,18 @@ fn uml(
         problems.error_from(&["keep_awake"], &[ENGINE], why);
     }
     let why = "the CPU of the engine `uml` is infinitely fast, so the flow would never end";
-    unlimited_flows((settled, topology), &[ENGINE], (why, ", or use the engine `qemu`"), problems);
+    unlimited_flows(
+        (normalized, topology),
+        &[ENGINE],
+        (why, ", or use the engine `qemu`"),
+        problems,
+    );
 }
 
-/// Rejects flows of a settled plan that nothing limits if computing takes no time. `why` is the reason, and `remedy` a further
+/// Rejects flows of a normalized plan that nothing limits if computing takes no time. `why` is the reason, and `remedy` a further
 /// remedy.
 pub(super) fn unlimited_flows(
-    (settled, topology): (&Plan, &Topology),
+    (normalized, topology): (&Plan, &Topology),
     reads: &[&[&str]],
     (why, remedy): (&str, &str),
     problems: &mut Problems,
@@ -127,10 +136,10 @@ pub(super) fn unlimited_flows(
         drain_rate(link).is_some() || link.trace.is_some() && !traces::is_known(link, problems)
     };
     let limits: BTreeSet<&str> =
-        settled.links.iter().filter(is_limit).map(|(name, _)| name.as_str()).collect();
-    for (name, flow) in settled.flows.iter().filter(|(_, flow)| flow.rate.is_none()) {
+        normalized.links.iter().filter(is_limit).map(|(name, _)| name.as_str()).collect();
+    for (name, flow) in normalized.flows.iter().filter(|(_, flow)| flow.rate.is_none()) {
         let limited =
-            passed_in(settled, topology, name).iter().any(|(link, _)| limits.contains(link));
+            path_links_in(normalized, topology, name).iter().any(|(link, _)| limits.contains(link));
         if !limited && !problems.is_unread(RATES) {
             let (from, to) =
                 if flow.reverse { (&flow.to, &flow.from) } else { (&flow.from, &flow.to) };

@@ -15,8 +15,12 @@ use super::limits::{
 use super::problems::Problems;
 use super::{changes, impair, queues, traces};
 
-/// Checks the links of a plan. `settled` is the plan with its presets merged.
-pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, problems: &mut Problems) {
+/// Checks the links of a plan. `normalized` is the plan with its presets merged.
+pub(super) fn check(
+    (plan, normalized): (&Plan, &Plan),
+    topology: &Topology,
+    problems: &mut Problems,
+) {
     let mut egresses: BTreeMap<(String, String), &str> = BTreeMap::new();
     for (name, written) in &plan.links {
         preset(plan, name, written, problems);
@@ -37,8 +41,8 @@ pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, proble
                 ),
             );
         }
-        // `settle` keeps the names.
-        let Some(link) = settled.links.get(name) else { continue };
+        // `normalize` keeps the names.
+        let Some(link) = normalized.links.get(name) else { continue };
         let from = Sources::of(name, written);
         characteristics(&from, link, problems);
         impair::check(name, written, link, problems);
@@ -51,7 +55,7 @@ pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, proble
             queues::check(&["path", name, "queue"], queue, (preset.rate, &[rate]), problems);
         }
     }
-    changes::check((plan, settled), topology, problems);
+    changes::check((plan, normalized), topology, problems);
 }
 
 /// The places where the characteristics of a link may be written.

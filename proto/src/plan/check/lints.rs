@@ -39,10 +39,14 @@ pub(super) const ROUND_TRIP: &[&[&str]] = &[
     &["flows", "*", "to"],
 ];
 
-/// Warns about a plan. `settled` is the plan with its presets merged.
-pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, problems: &mut Problems) {
-    let rtts = base_rtts_in(settled, topology);
-    for (name, link) in &settled.links {
+/// Warns about a plan. `normalized` is the plan with its presets merged.
+pub(super) fn check(
+    (plan, normalized): (&Plan, &Plan),
+    topology: &Topology,
+    problems: &mut Problems,
+) {
+    let rtts = base_rtts_in(normalized, topology);
+    for (name, link) in &normalized.links {
         let Some(rate) = drain_rate(link).filter(|rate| rate.bits_per_sec() > 0) else { continue };
         let key = if link.rate.is_some() { "rate" } else { "trace" };
         if problems.is_unread(ROUND_TRIP) || problems.is_unread(&[&["links", name, key]]) {
@@ -61,7 +65,7 @@ pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, proble
             }
         }
         if let Some(tbf) = &link.tbf {
-            full_bucket((name.as_str(), tbf), rate, settled, problems);
+            full_bucket((name.as_str(), tbf), rate, normalized, problems);
         }
         for (class_name, class) in &link.classes {
             if let Some(queue) = &class.queue
@@ -77,13 +81,13 @@ pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, proble
             }
         }
     }
-    unlimited(plan, settled, problems);
-    bypasses(settled, topology, problems);
-    senders(settled, topology, problems);
-    classes::check(settled, topology, problems);
+    unlimited(plan, normalized, problems);
+    bypasses(normalized, topology, problems);
+    senders(normalized, topology, problems);
+    classes::check(normalized, topology, problems);
     offloads(plan, problems);
     sampling(plan, problems);
-    short_phases(settled, rtts.into_values().max().unwrap_or_default(), problems);
+    short_phases(normalized, rtts.into_values().max().unwrap_or_default(), problems);
 }
 
 fn bandwidth_delay(path: &[&str], rate: Rate, rtt: Micros, problems: &mut Problems) {
@@ -175,11 +179,11 @@ fn raised(path: &[&str], queue: &Queue, (rate, rtt): (Rate, Micros), problems: &
 }
 
 /// Warns about a token bucket that may not limit the flows at all, because it is full when the trial begins.
-fn full_bucket((name, tbf): (&str, &Tbf), rate: Rate, settled: &Plan, problems: &mut Problems) {
-    let measured = settled.phases.iter().filter(|p| p.measure && p.length.get() > 0);
+fn full_bucket((name, tbf): (&str, &Tbf), rate: Rate, normalized: &Plan, problems: &mut Problems) {
+    let measured = normalized.phases.iter().filter(|p| p.measure && p.length.get() > 0);
     let Some(shortest) = measured.min_by_key(|phase| phase.length) else { return };
     // A larger bucket is an error.
-    if tbf.burst > rate.over(shortest.length) && tbf.burst <= MAX_BURST {
+    if tbf.burst > rate.bytes_in(shortest.length) && tbf.burst <= MAX_BURST {
         problems.warning_from(
             &["links", name, "tbf", "burst"],
             &[LENGTHS, &["phases", "*", "measure"]],
@@ -234,7 +238,7 @@ fn drain_time(rate: Rate, bytes: Bytes) -> Micros {
     Micros::new(if us < 10_000 { us } else { us.div_ceil(1000).saturating_mul(1000) })
 }
 
-fn unlimited(plan: &Plan, settled: &Plan, problems: &mut Problems) {
+fn unlimited(plan: &Plan, normalized: &Plan, problems: &mut Problems) {
     let greedy = plan.flows.values().any(|flow| flow.rate.is_none());
     let ours = plan.nodes.values().all(|node| node.agent.is_none());
     let doubtful =
@@ -243,7 +247,7 @@ fn unlimited(plan: &Plan, settled: &Plan, problems: &mut Problems) {
         && greedy
         && ours
         && !plan.links.is_empty()
-        && settled.links.values().all(|l| l.rate.is_none() && l.trace.is_none())
+        && normalized.links.values().all(|l| l.rate.is_none() && l.trace.is_none())
     {
         problems.warning_from(
             &["links"],
@@ -260,14 +264,14 @@ fn unlimited(plan: &Plan, settled: &Plan, problems: &mut Problems) {
 }
 
 /// Warns about a group that passes no bottleneck while another one does, usually because its receiver is behind another interface.
-fn bypasses(settled: &Plan, topology: &Topology, problems: &mut Problems) {
+fn bypasses(normalized: &Plan, topology: &Topology, problems: &mut Problems) {
     // A trace that has not been read may have a rate.
-    if settled.links.values().any(|l| l.trace.is_some() && !traces::is_known(l, problems)) {
+    if normalized.links.values().any(|l| l.trace.is_some() && !traces::is_known(l, problems)) {
         return;
     }
-    let bottleneck = |group: &str| bottleneck_in(settled, topology, group).map(|(name, _)| name);
+    let bottleneck = |group: &str| bottleneck_in(normalized, topology, group).map(|(name, _)| name);
     let groups: Vec<(&String, &Flow, Option<&str>)> =
-        settled.flows.iter().map(|(name, flow)| (name, flow, bottleneck(name))).collect();
+        normalized.flows.iter().map(|(name, flow)| (name, flow, bottleneck(name))).collect();
     let first = groups.iter().find_map(|(name, _, found)| Some((*name, (*found)?)));
     let Some((other, link)) = first else { return };
     for (name, flow, found) in groups {
@@ -293,20 +297,20 @@ fn bypasses(settled: &Plan, topology: &Topology, problems: &mut Problems) {
 }
 
 /// Warns about senders at a bottleneck's own node: TCP sees its machine's queues (TCP small queues) and does not fill them.
-fn senders(settled: &Plan, topology: &Topology, problems: &mut Problems) {
-    let ends = settled.flows.values().map(|flow| match flow.reverse {
+fn senders(normalized: &Plan, topology: &Topology, problems: &mut Problems) {
+    let ends = normalized.flows.values().map(|flow| match flow.reverse {
         true => (&flow.to, &flow.from),
         false => (&flow.from, &flow.to),
     });
     let ends: Vec<(&String, &String)> = ends.collect();
     let limited = |link: &Link| link.rate.is_some() || link.trace.is_some();
-    for (name, link) in settled.links.iter().filter(|(_, link)| limited(link)) {
+    for (name, link) in normalized.links.iter().filter(|(_, link)| limited(link)) {
         let receivers: Vec<&String> = ends
             .iter()
             .filter(|(sender, _)| **sender == link.node)
             .map(|(_, receiver)| *receiver)
             .collect();
-        let has_agent = settled.nodes.get(&link.node).is_some_and(|node| node.agent.is_some());
+        let has_agent = normalized.nodes.get(&link.node).is_some_and(|node| node.agent.is_some());
         let leaves_here = |receiver: &String| match (&link.toward, has_agent) {
             (Some(toward), true) => toward == receiver,
             (Some(toward), false) => {
@@ -367,9 +371,9 @@ fn sampling(plan: &Plan, problems: &mut Problems) {
 }
 
 /// Warns about short phases. `rtt` is the longest of all paths.
-fn short_phases(settled: &Plan, rtt: Micros, problems: &mut Problems) {
+fn short_phases(normalized: &Plan, rtt: Micros, problems: &mut Problems) {
     let least = Micros::new(rtt.get().saturating_mul(FEW_ROUND_TRIPS));
-    for (index, phase) in settled.phases.iter().enumerate() {
+    for (index, phase) in normalized.phases.iter().enumerate() {
         let number = index.to_string();
         if problems.is_unread(&[&["phases", &number, "measure"]]) {
             continue;

@@ -154,7 +154,7 @@ fn refuse_limit(limit: Limit, unit: LimitUnit, rate: Option<Rate>) -> Option<Str
     }
     let bytes = match limit {
         Limit::Bytes(bytes) => bytes.get(),
-        Limit::Time(time) => rate.map_or(FRAME_BYTES, |rate| rate.over(time).get()),
+        Limit::Time(time) => rate.map_or(FRAME_BYTES, |rate| rate.bytes_in(time).get()),
         Limit::Packets(_) | Limit::MilliBdp(_) => FRAME_BYTES,
     };
     if bytes < FRAME_BYTES && unit != LimitUnit::Threshold {

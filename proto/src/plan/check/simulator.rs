@@ -27,15 +27,19 @@ const SYSCTLS: &[&str] = &[
 const ALWAYS_ONE: &[&str] =
     &["net.ipv4.tcp_recovery", "net.ipv4.tcp_sack", "net.ipv4.tcp_timestamps"];
 
-/// Checks the rules of the simulator. `settled` is the plan with its presets merged.
-pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, problems: &mut Problems) {
+/// Checks the rules of the simulator. `normalized` is the plan with its presets merged.
+pub(super) fn check(
+    (plan, normalized): (&Plan, &Plan),
+    topology: &Topology,
+    problems: &mut Problems,
+) {
     without_kernels(plan, problems);
     nodes(plan, problems);
-    links(plan, settled, problems);
+    links(plan, normalized, problems);
     for (name, cc) in &plan.cc {
         instance(name, cc, problems);
     }
-    flows((plan, settled), topology, problems);
+    flows((plan, normalized), topology, problems);
     probes(plan, problems);
     for name in plan.capture.keys() {
         let why = "simulated packets have no payload to capture: remove it, or run without --sim";
@@ -99,7 +103,7 @@ fn sysctl(path: &[&str], key: &str, value: &SysctlValue, problems: &mut Problems
     }
 }
 
-fn links(plan: &Plan, settled: &Plan, problems: &mut Problems) {
+fn links(plan: &Plan, normalized: &Plan, problems: &mut Problems) {
     for (name, link) in &plan.links {
         if link.backend == Backend::Kernel {
             let why = "the simulator has no kernel qdiscs: the link is simulated as with `backend = \"userspace\"`";
@@ -111,7 +115,7 @@ fn links(plan: &Plan, settled: &Plan, problems: &mut Problems) {
         }
     }
     // Queues may come from a preset.
-    for (name, link) in &settled.links {
+    for (name, link) in &normalized.links {
         if let Some((key, why)) = unmodelled(link.queue.as_ref()) {
             let reads: &[&[&str]] =
                 &[&["links", name, "queue"], &["links", name, "path"], &["path"]];
@@ -151,7 +155,7 @@ fn instance(name: &str, cc: &Cc, problems: &mut Problems) {
         problems.error_from(&["cc", name, key], &[&["cc", name]], why);
         return;
     }
-    if cc::is_kernels(cc) {
+    if cc::is_kernel_algorithm(cc) {
         let algorithm = cc.algorithm.as_str();
         if !SIMULATED_BUILTINS.contains(&algorithm) {
             let why = unknown(algorithm);
@@ -169,7 +173,7 @@ fn instance(name: &str, cc: &Cc, problems: &mut Problems) {
     }
 }
 
-fn flows((plan, settled): (&Plan, &Plan), topology: &Topology, problems: &mut Problems) {
+fn flows((plan, normalized): (&Plan, &Plan), topology: &Topology, problems: &mut Problems) {
     for (name, flow) in &plan.flows {
         if flow.tool == Some(Tool::Iperf3) {
             let why =
@@ -180,7 +184,7 @@ fn flows((plan, settled): (&Plan, &Plan), topology: &Topology, problems: &mut Pr
     }
     let why = "simulated hosts are infinitely fast, so the flow would never end";
     let remedy = ", or run the plan without --sim";
-    lab::unlimited_flows((settled, topology), &[], (why, remedy), problems);
+    lab::unlimited_flows((normalized, topology), &[], (why, remedy), problems);
 }
 
 fn probes(plan: &Plan, problems: &mut Problems) {

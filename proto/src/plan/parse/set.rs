@@ -8,7 +8,7 @@ use super::unrun;
 use crate::plan::Queue;
 
 /// Tables whose entries the author names. An override never creates an entry, which would be half-filled.
-const NAMED: &[(&str, &str)] = &[
+const NAMED_TABLES: &[(&str, &str)] = &[
     ("nodes", "node"),
     ("wires", "wire"),
     ("links", "link"),
@@ -187,7 +187,9 @@ fn with_article(kind: &str) -> String {
 
 fn refuse_new_name(table: &Table, parents: &[String], segment: &str) -> Result<(), SetError> {
     let Some(parent) = parents.last().filter(|_| parents.len() != 2) else { return Ok(()) };
-    let Some((_, what)) = NAMED.iter().find(|(name, _)| name == parent) else { return Ok(()) };
+    let Some((_, what)) = NAMED_TABLES.iter().find(|(name, _)| name == parent) else {
+        return Ok(());
+    };
     let names: Vec<&str> = table.keys().map(String::as_str).collect();
     let (name, hint) = (segment.to_owned(), hint(segment, &names, "known"));
     Err(SetError::UnknownName { what, name, hint })

@@ -16,7 +16,7 @@ fn document(raw_values: &str) -> String {
 }
 
 fn found(raw_values: &str) -> Found {
-    text::read(document(raw_values).as_bytes(), Base::default())
+    text::read(document(raw_values).as_bytes(), BaseDate::default())
 }
 
 fn rows<T>(found: &Found, pick: fn(&Of) -> Option<T>) -> Vec<T> {
@@ -112,7 +112,7 @@ fn transactions_of_early_versions_are_round_trips() {
     let raw =
         format!("{{\"Ping (ms) UDP BE\": [{{\"t\": {}, \"val\": 50, \"dur\": 1}}]}}", T0_S + 1.0);
     let rtt_us = |text: &str| {
-        let found = text::read(text.as_bytes(), Base::default());
+        let found = text::read(text.as_bytes(), BaseDate::default());
         rows(&found, |row| match row {
             Of::Probe(row) => Some((row.kind(), row.rtt_us)),
             _ => None,

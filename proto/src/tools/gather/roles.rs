@@ -21,7 +21,7 @@ pub type Names = BTreeMap<String, String>;
 
 /// The names of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Named {
+pub(super) struct ConnectionNames {
     pub(super) flow_id: String,
     pub(super) group: String,
     pub(super) role: Role,
@@ -68,7 +68,7 @@ impl Connections {
             for test in &source.found.tests {
                 for connection in test.report.streams.values() {
                     let Some(key) = stream_key(connection, test.listens()) else { continue };
-                    all.meet(key).listed = true;
+                    all.entry(key).listed = true;
                     let own = if test.listens() { key.server } else { key.client };
                     all.nodes.entry(own.ip).or_insert_with(|| source.node.clone());
                 }
@@ -87,7 +87,7 @@ impl Connections {
                 let carried = all.carried.entry((key, socket.local == key.server)).or_default();
                 *carried = (carried.0.max(acked), carried.1.max(received));
                 let sends = carried.0 >= carried.1;
-                let facts = all.meet(key);
+                let facts = all.entry(key);
                 facts.bytes = facts.bytes.max(acked).max(received);
                 if facts.process.is_none() {
                     facts.process.clone_from(&socket.process);
@@ -100,7 +100,7 @@ impl Connections {
         all
     }
 
-    fn meet(&mut self, key: Key) -> &mut Facts {
+    fn entry(&mut self, key: Key) -> &mut Facts {
         if !self.facts.contains_key(&key) {
             self.order.push(key);
         }
@@ -136,7 +136,7 @@ impl Connections {
     }
 
     /// The names of all connections.
-    pub(super) fn named(&self, names: &Names) -> BTreeMap<Key, Named> {
+    pub(super) fn named(&self, names: &Names) -> BTreeMap<Key, ConnectionNames> {
         let roles = self.roles();
         let groups = self.groups(names, &roles);
         let mut count: BTreeMap<(&str, Role), u32> = BTreeMap::new();
@@ -152,7 +152,7 @@ impl Connections {
                 (role, n) => format!("{group}/{}-{}", role.as_text(), n + 1),
             };
             *number += 1;
-            named.insert(*key, Named { flow_id, group: group.clone(), role });
+            named.insert(*key, ConnectionNames { flow_id, group: group.clone(), role });
         }
         named
     }

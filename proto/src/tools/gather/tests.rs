@@ -1,5 +1,5 @@
 use super::*;
-use crate::tools::stamp::Base;
+use crate::tools::stamp::BaseDate;
 use crate::tools::text;
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ const UE1: &[u8] = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/to
 const UE2: &[u8] = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tools/ue2-ss.txt"));
 
 fn source(stem: &str, node: &str, bytes: &[u8]) -> Source {
-    Source { stem: stem.into(), node: node.into(), found: text::read(bytes, Base::default()) }
+    Source { stem: stem.into(), node: node.into(), found: text::read(bytes, BaseDate::default()) }
 }
 
 fn samples(gathered: &Gathered) -> Vec<&wire::FlowSample> {

@@ -5,7 +5,7 @@ use crate::tools::text::{self, Found};
 const EPOCH_MS: u64 = 1_725_876_010_000;
 
 fn found(text: &str) -> Found {
-    text::read(text.as_bytes(), Base::default())
+    text::read(text.as_bytes(), BaseDate::default())
 }
 
 fn samples(found: &Found) -> Vec<&wire::FlowSample> {

@@ -26,7 +26,7 @@ pub struct Pairing {
     /// Last known counters of each socket, and its last description.
     known: BTreeMap<(Endpoint, Endpoint), Known>,
     /// First lines of established sockets that never got a second one.
-    alone: Vec<u64>,
+    unpaired: Vec<u64>,
 }
 
 #[derive(Debug, Clone)]
@@ -73,7 +73,7 @@ impl Pairing {
     fn leave(&mut self, at: usize) {
         let (line, _, socket) = self.waiting.remove(at);
         if socket.state == ESTABLISHED {
-            self.alone.push(line);
+            self.unpaired.push(line);
         }
     }
 
@@ -115,7 +115,7 @@ impl Pairing {
                 first.push(Known { socket: socket.clone(), last: row.info.clone() });
             }
             if first.len() > MAX_COMPARED {
-                return (self.rows, self.alone);
+                return (self.rows, self.unpaired);
             }
         }
         for row in self.rows.iter_mut().take_while(|row| row.socket.is_none()) {
@@ -125,7 +125,7 @@ impl Pairing {
                 row.socket = found.map(|known| known.socket.clone());
             }
         }
-        (self.rows, self.alone)
+        (self.rows, self.unpaired)
     }
 }
 

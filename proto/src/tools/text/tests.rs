@@ -9,7 +9,7 @@ const LINES: &[u8] =
     include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/iperf3/3.17-json-stream.jsonl"));
 
 fn whole(bytes: &[u8]) -> Found {
-    read(bytes, Base::default())
+    read(bytes, BaseDate::default())
 }
 
 fn lines_of(found: &Found) -> Vec<u64> {

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use super::{GenerateError, MS_NS, Made, NOTHING, checked};
+use super::{GenerateError, MS_NS, NOTHING, TraceBuilder, checked};
 use crate::trace::{MAX_DELAY_NS, MAX_RATE, Step, Trace};
 use crate::units::{Micros, Ppm, Rate};
 
@@ -75,7 +75,7 @@ pub fn walk(seed: u64, length: Micros, between: Between) -> Result<Trace, Genera
     if low >= high || high > highest {
         return Err(GenerateError::Limits { max });
     }
-    let mut made = Made::new(seed, length_ns);
+    let mut made = TraceBuilder::new(seed, length_ns);
     let mut share: f64 = 0.5;
     while made.row(between.row(share), 100 * MS_NS) {
         share = (share + 0.05 * made.draws.normal()).abs();

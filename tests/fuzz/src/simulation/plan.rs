@@ -212,7 +212,7 @@ impl<'a> Generator<'a> {
                 let ect1 = self.choices.chance(128);
                 self.line(&format!("ect1 = {ect1}"));
             }
-            if !cc::is_kernels(&instance) {
+            if !cc::is_kernel_algorithm(&instance) {
                 self.some_lines(16, &["via = \"bpf\""]);
             }
             if !cc::states(&instance).is_empty() {

@@ -38,7 +38,7 @@ pub async fn run(
         let (experiment, plan_text, sets) = (&experiment, text.as_str(), sets.as_slice());
         let shard = Some(&shard);
         let run = PlanRun { args, experiment, plan_text, sets, earlier: None, shard, engine_note };
-        let completed = run.on(backend, interrupt.clone()).await;
+        let completed = run.execute(backend, interrupt.clone()).await;
         completed.and_then(|completed| {
             completed.result?;
             Ok(completed.recorded?)

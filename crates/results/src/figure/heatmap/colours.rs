@@ -73,7 +73,7 @@ impl Scale {
         let (names, ticks) = match self {
             Self::Linear { low, high } => {
                 let middle = f64::midpoint(*low, *high);
-                let ticks = [*low, middle, *high].map(|value| figures(value, *high));
+                let ticks = [*low, middle, *high].map(|value| format_value(value, *high));
                 ([String::new(), String::new()], ticks)
             }
             Self::Shares { first, second } => (
@@ -123,7 +123,7 @@ pub(super) fn hatch(canvas: &mut Canvas, (x, y): (f64, f64), (wide, tall): (f64,
 }
 
 /// Formats a number with a precision suitable for values of the magnitude of `like`.
-pub(super) fn figures(value: f64, like: f64) -> String {
+pub(super) fn format_value(value: f64, like: f64) -> String {
     let digits = match like.abs() {
         v if v >= 100.0 || v == 0.0 => 0,
         v if v >= 10.0 => 1,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Cells;
-use super::colours::{EMPTY, LEGEND, Scale, figures, hatch};
+use super::colours::{EMPTY, LEGEND, Scale, format_value, hatch};
 use super::grid::{CELL, File, GAP, HEADING, Layout, Panel, index};
 use super::values::{Value, Values};
 use crate::csv::Table;
@@ -23,7 +23,7 @@ const TALL_CELL: f64 = 31.0;
 /// Font sizes for the number in a cell; the first that fits is used.
 const CELL_SIZES: [f64; 4] = [SMALL, 6.2, 5.5, 4.8];
 /// Minimum difference of a share from the equal one for a side to win.
-const DRAW: f64 = 0.05;
+const WIN_MARGIN: f64 = 0.05;
 /// Maximum number of a group's congestion controls that a legend names.
 const MAX_NAMES: usize = 3;
 /// Height of a line of text.
@@ -53,7 +53,7 @@ pub(super) struct Sheets<'a> {
 }
 
 /// The position of everything in a file, in points.
-struct Place {
+struct Geometry {
     width: f64,
     height: f64,
     left: f64,
@@ -166,7 +166,7 @@ impl<'a> Sheets<'a> {
         }
     }
 
-    fn place(&self, file: &File, points_of: &[u32], scale: &Scale) -> Place {
+    fn geometry(&self, file: &File, points_of: &[u32], scale: &Scale) -> Geometry {
         let request = &self.data.request;
         let (xs, ys) = self.size();
         let lines = file.panels.len().div_ceil(file.columns);
@@ -192,7 +192,7 @@ impl<'a> Sheets<'a> {
             Some(mm) => ((points(mm) - others) / lines).max(rows),
             None => rows * cell,
         };
-        Place {
+        Geometry {
             width,
             height: others + lines * tall,
             left,
@@ -233,7 +233,7 @@ impl<'a> Sheets<'a> {
                 Shown::Number(_) => parts.push(format!("Numbers: share of {first} in percent.")),
                 Shown::Symbol => parts.push(format!(
                     "Triangle up: {first} gets more; down: {second}; none: within {:.0} percentage points of an equal share.",
-                    DRAW * 100.0
+                    WIN_MARGIN * 100.0
                 )),
                 Shown::Nothing => {}
             }
@@ -266,54 +266,56 @@ impl<'a> Sheets<'a> {
     fn sheet(&self, file: &File) -> (String, f64) {
         let of_file = self.points(file);
         let scale = self.scale(&of_file);
-        let place = self.place(file, &of_file, &scale);
-        let mut canvas = Canvas::new(place.width, place.height);
+        let geometry = self.geometry(file, &of_file, &scale);
+        let mut canvas = Canvas::new(geometry.width, geometry.height);
         let style = Style::new(TITLE, Anchor::Start);
-        let room = place.width - 8.0;
+        let room = geometry.width - 8.0;
         canvas.text((4.0, 9.0), style, &truncate_end(&self.values.title, style, room));
         let subtitle = self.subtitle(file);
         if !subtitle.is_empty() {
             let style = Style::new(SMALL, Anchor::Start);
             canvas.text((4.0, 9.0 + LINE), style, &truncate_end(&subtitle, style, room));
         }
-        scale.legend(&mut canvas, (4.0, place.top - LEGEND), room);
+        scale.legend(&mut canvas, (4.0, geometry.top - LEGEND), room);
         let style = Style::new(SMALL, Anchor::Middle);
         let names: Vec<String> = file.panels.iter().map(heading).collect();
-        let names = distinct_labels(&names, style, place.panel.0);
+        let names = distinct_labels(&names, style, geometry.panel.0);
         for (nth, (panel, name)) in file.panels.iter().zip(&names).enumerate() {
             let (line, column) = (nth / file.columns, nth % file.columns);
             let [x, y] = self.axes(false);
-            let (wide, tall) = place.panel;
+            let (wide, tall) = geometry.panel;
             let frame = Frame {
-                left: place.left + column as f64 * (wide + GAP),
-                top: place.top + place.heading + line as f64 * (tall + GAP + place.heading),
+                left: geometry.left + column as f64 * (wide + GAP),
+                top: geometry.top
+                    + geometry.heading
+                    + line as f64 * (tall + GAP + geometry.heading),
                 width: wide,
                 height: tall,
                 x,
                 y,
             };
-            if place.heading > 0.0 {
+            if geometry.heading > 0.0 {
                 canvas.text((frame.left + wide / 2.0, frame.top - 2.5), style, name);
             }
             self.panel(&mut canvas, &frame, (file, panel), &scale);
             let is_lowest = nth + file.columns >= file.panels.len();
             frame.edges(&mut canvas, is_lowest, column == 0);
         }
-        self.titles(&mut canvas, &place);
-        (canvas.finish(&self.values.title), place.width)
+        self.titles(&mut canvas, &geometry);
+        (canvas.finish(&self.values.title), geometry.width)
     }
 
     /// Draws the titles of the axes, and the caption.
-    fn titles(&self, canvas: &mut Canvas, place: &Place) {
+    fn titles(&self, canvas: &mut Canvas, geometry: &Geometry) {
         let middle = Style::new(TITLE, Anchor::Middle);
-        let bottom = place.height - LINE * place.caption.len() as f64 - 4.0;
-        let x = place.left + (place.width - place.left - 5.0) / 2.0;
+        let bottom = geometry.height - LINE * geometry.caption.len() as f64 - 4.0;
+        let x = geometry.left + (geometry.width - geometry.left - 5.0) / 2.0;
         canvas.text((x, bottom - 2.5), middle, &self.layout.x.name);
-        let y = f64::midpoint(place.top, bottom - 20.0);
+        let y = f64::midpoint(geometry.top, bottom - 20.0);
         let turned = Style { rotation_deg: -90.0, ..middle };
         canvas.text((TITLE + 1.0, y), turned, &self.layout.y.name);
         let style = Style { colour: FAINT, ..Style::new(SMALL - 0.3, Anchor::Start) };
-        for (nth, line) in place.caption.iter().enumerate() {
+        for (nth, line) in geometry.caption.iter().enumerate() {
             canvas.text((4.0, bottom + LINE * (nth as f64 + 1.0) - 1.0), style, line);
         }
     }
@@ -363,10 +365,10 @@ impl<'a> Sheets<'a> {
     fn in_words(&self, value: Value) -> String {
         let number = value.mean / self.values.scale;
         let half = value.interval.map(|(low, high)| (high - low) / 2.0 / self.values.scale);
-        let half = half.map_or(String::new(), |half| format!(" ±{}", figures(half, number)));
+        let half = half.map_or(String::new(), |half| format!(" ±{}", format_value(half, number)));
         match self.values.groups {
             Some(_) => format!("{number:.0}{half} percent"),
-            None => figures(number, number) + &half,
+            None => format_value(number, number) + &half,
         }
     }
 
@@ -385,7 +387,8 @@ impl<'a> Sheets<'a> {
         let (middle, ink) = ((x + wide / 2.0, y + tall / 2.0), scale.ink(position));
         match fitting((wide, tall), scale) {
             Shown::Number(size) => {
-                let text = if is_share { format!("{number:.0}") } else { figures(number, number) };
+                let text =
+                    if is_share { format!("{number:.0}") } else { format_value(number, number) };
                 let style = Style { colour: ink, ..Style::new(size, Anchor::Middle) };
                 let half = value.interval.map(|(low, high)| (high - low) / 2.0 / self.values.scale);
                 let half = half.filter(|_| tall > 20.0 && text_width("±00.0", style) < wide);
@@ -394,14 +397,14 @@ impl<'a> Sheets<'a> {
                 canvas.text(at, style, &truncate_end(&text, style, wide));
                 if let Some(half) = half {
                     let small = Style { size: size - 1.0, ..style };
-                    let text = format!("±{}", figures(half, number));
+                    let text = format!("±{}", format_value(half, number));
                     canvas.text((at.0, at.1 + 8.0), small, &truncate_end(&text, small, wide));
                 }
             }
             Shown::Symbol => {
                 let equal = value.equal.unwrap_or(0.5);
                 let shape = if value.mean > equal { Shape::Triangle } else { Shape::TriangleDown };
-                if (value.mean - equal).abs() >= DRAW {
+                if (value.mean - equal).abs() >= WIN_MARGIN {
                     canvas.mark(shape, middle, wide.min(tall) * 0.5, ink);
                 }
             }

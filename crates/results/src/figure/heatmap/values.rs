@@ -72,7 +72,7 @@ fn metric_if_any(data: &Selection, summary: &Summary) -> Result<Option<Values>> 
             "{} of {}, {}{}",
             titled(first.metric, first.stat),
             if first.scope == Scope::Net { "all flows" } else { &first.subject },
-            spoken_phase(&first.phase),
+            phase_text(&first.phase),
             if unit == "1" { String::new() } else { format!(" ({unit})") }
         ),
         phase: first.phase.clone(),
@@ -86,7 +86,7 @@ fn metric_if_any(data: &Selection, summary: &Summary) -> Result<Option<Values>> 
     }))
 }
 
-fn spoken_phase(phase: &str) -> String {
+fn phase_text(phase: &str) -> String {
     if phase == WHOLE_TRIAL { "whole trials".to_owned() } else { format!("phase “{phase}”") }
 }
 
@@ -108,7 +108,7 @@ fn shares(data: &Selection, summary: &Summary) -> Result<Values> {
     let subject = data.group_under_test(&names).filter(|_| names.len() > 1).ok_or_else(|| {
         data.no_data(&format!(
             "a share of the throughput needs two flow groups in {}",
-            spoken_phase(&phase)
+            phase_text(&phase)
         ))
     })?;
     let mut per_point: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
@@ -132,7 +132,7 @@ fn shares(data: &Selection, summary: &Summary) -> Result<Values> {
     let others = names.into_iter().filter(|name| *name != subject).collect();
     let points = per_point.into_iter().filter_map(value).collect();
     Ok(Values {
-        title: format!("Share of {subject} in the throughput, {} (%)", spoken_phase(&phase)),
+        title: format!("Share of {subject} in the throughput, {} (%)", phase_text(&phase)),
         phase,
         metric: SHARE.to_owned(),
         stat: "mean",

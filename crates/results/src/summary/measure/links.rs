@@ -90,7 +90,7 @@ impl RowCollector<'_> {
             for (values, metric, unit) in
                 [(&mut backlog, "backlog", "bytes"), (&mut delay, "queue_delay", "us")]
             {
-                for (stat, value) in statistics::of_samples(values) {
+                for (stat, value) in statistics::sample_stats(values) {
                     self.row(place, metric, unit, stat, value, n);
                 }
             }

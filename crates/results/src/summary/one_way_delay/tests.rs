@@ -76,9 +76,9 @@ type Brief = (String, Scope, String, &'static str, f64, u32);
 
 fn brief(packets: &Packets, schedule: &Schedule) -> Vec<Brief> {
     let (end, flows) = (trial(), flows());
-    let of_trial = OfTrial { end: &end, flows: &flows, packets, schedule, curves: &none };
+    let logs = TrialLogs { end: &end, flows: &flows, packets, schedule, curves: &none };
     let brief = |row: PhaseRow| (row.phase, row.scope, row.subject, row.stat, row.value, row.n);
-    of_trial.rows().into_iter().map(brief).collect()
+    logs.rows().into_iter().map(brief).collect()
 }
 
 /// Returns the statistics of a subject in a phase.

@@ -13,7 +13,7 @@ fn burst_may_be_sent_in_addition_and_slots_may_wait() {
     let tbf = Tbf { burst: Bytes::new(200_000), ..Tbf::default() };
     let shaped = Link { tbf: Some(tbf), ..plain.clone() };
     let ideal = |link: &Link| {
-        let rated = Rated::new("l", link, plan.plan(), None).unwrap();
+        let rated = RatedLink::new("l", link, plan.plan(), None).unwrap();
         rated.ideal_bytes(0, (0, WINDOW_NS))
     };
     assert_eq!(ideal(&plain), (1e6, SLACK_BYTES));
@@ -33,23 +33,23 @@ fn a_traced_link_is_not_judged_by_its_own_rate() {
     let rated = |mean_rate| {
         let trace = Some(TraceUse { mean_rate, ..TraceUse::new("a.csv") });
         let link = Link { rate: rate(8), trace, ..Link::default() };
-        Rated::new("l", &link, plan.plan(), None).is_some()
+        RatedLink::new("l", &link, plan.plan(), None).is_some()
     };
     assert!(!rated(rate(5)));
     assert!(rated(None), "a trace without rates");
 }
 
 /// Adds a second of a kernel link with this many bytes; `waiting` of its eleven samples found a queue.
-fn add(backlogged: &mut Backlogged, bytes: f64, waiting: u64) {
+fn add(backlogged: &mut BackloggedWindows, bytes: f64, waiting: u64) {
     add_to(backlogged, bytes, waiting, false);
 }
 
-fn add_to(backlogged: &mut Backlogged, bytes: f64, waiting: u64, knows_idle: bool) {
-    let sent = Sent { bytes, ideal_bytes: 1e6, slack_bytes: SLACK_BYTES, ns: WINDOW_NS };
+fn add_to(backlogged: &mut BackloggedWindows, bytes: f64, waiting: u64, knows_idle: bool) {
+    let sent = SentBytes { bytes, ideal_bytes: 1e6, slack_bytes: SLACK_BYTES, ns: WINDOW_NS };
     backlogged.add(sent, (QueueSamples { count: 11, waiting }, knows_idle), LOW_SHARE);
 }
 
-fn message(backlogged: &Backlogged) -> Option<String> {
+fn message(backlogged: &BackloggedWindows) -> Option<String> {
     let mut findings = Findings::default();
     backlogged.judge("link l", LOW_SHARE, &mut findings);
     findings.verdict().reasons.pop().map(|reason| reason.message)
@@ -59,7 +59,7 @@ fn message(backlogged: &Backlogged) -> Option<String> {
 #[test]
 fn seconds_that_look_backlogged_by_chance_are_not_low() {
     let seconds = |bytes, waiting: &[u64]| {
-        let mut backlogged = Backlogged::default();
+        let mut backlogged = BackloggedWindows::default();
         waiting.iter().for_each(|waiting| add(&mut backlogged, bytes, *waiting));
         message(&backlogged)
     };
@@ -74,7 +74,7 @@ fn seconds_that_look_backlogged_by_chance_are_not_low() {
 #[test]
 fn a_gap_between_two_samples_does_not_make_a_second_low() {
     let seconds = |low: (usize, f64), other: usize, knows_idle| {
-        let mut backlogged = Backlogged::default();
+        let mut backlogged = BackloggedWindows::default();
         (0..other).for_each(|_| add_to(&mut backlogged, 0.998e6, 11, knows_idle));
         (0..low.0).for_each(|_| add_to(&mut backlogged, low.1, 11, knows_idle));
         message(&backlogged)
@@ -88,7 +88,7 @@ fn a_gap_between_two_samples_does_not_make_a_second_low() {
 
 #[test]
 fn the_last_hours_of_a_long_trial_are_judged() {
-    let mut backlogged = Backlogged::default();
+    let mut backlogged = BackloggedWindows::default();
     for _ in 0..30_000 {
         add(&mut backlogged, 1e6, 11);
     }

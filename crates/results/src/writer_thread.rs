@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use ccbench_proto::wire::{self, run_event::Of};
 use tokio::sync::Notify;
 
-use super::cells::Axis;
+use super::cells::TimeAxis;
 use super::columns::{
     AckColumns, AckCountColumns, CcStateColumns, ClockColumns, ClockRow, EventColumns, FlowColumns,
     FlowSampleColumns, HostSampleColumns, IntervalColumns, LinkChangeColumns, LinkPacketColumns,
@@ -87,12 +87,12 @@ pub(super) struct Written {
 }
 
 /// Handle of the thread. Dropping it ends the thread without finishing the files.
-pub(super) struct Writing {
+pub(super) struct WriterThread {
     queue: Arc<Queue>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Writing {
+impl WriterThread {
     /// Starts the thread.
     pub(super) fn start(files: Files) -> Result<Self> {
         let queue = Arc::new(Queue::default());
@@ -104,12 +104,12 @@ impl Writing {
         Ok(Self { queue, thread: Some(thread) })
     }
 
-    /// Waits until [`Writing::push`] does not block.
-    pub(super) async fn room(&self) {
+    /// Waits until [`WriterThread::push`] does not block.
+    pub(super) async fn wait_for_room(&self) {
         self.queue.until(|state| !state.full || state.ended.is_some()).await;
     }
 
-    /// Returns whether [`Writing::push`] would not block.
+    /// Returns whether [`WriterThread::push`] would not block.
     pub(super) fn has_room(&self) -> bool {
         !self.queue.state().full
     }
@@ -144,7 +144,7 @@ impl Writing {
     }
 }
 
-impl Drop for Writing {
+impl Drop for WriterThread {
     fn drop(&mut self) {
         self.queue.want(Wanted::Nothing);
         self.join();
@@ -293,8 +293,8 @@ pub(super) struct Files {
     pub(super) point_id: u32,
     pub(super) trial: u16,
     /// The clocks' axes, by node.
-    pub(super) axes: BTreeMap<String, Axis>,
-    pub(super) controller: Axis,
+    pub(super) axes: BTreeMap<String, TimeAxis>,
+    pub(super) controller: TimeAxis,
     pub(super) meta: Metadata,
     pub(super) staging: PathBuf,
     tables: Tables,
@@ -305,8 +305,8 @@ impl Files {
     /// Creates the files of one trial under `staging`, with `meta` in every file's footer and at most `row_group_rows` rows per row group.
     pub(super) fn new(
         (point_id, trial): (u32, u16),
-        axes: BTreeMap<String, Axis>,
-        controller: Axis,
+        axes: BTreeMap<String, TimeAxis>,
+        controller: TimeAxis,
         meta: Metadata,
         (staging, row_group_rows): (PathBuf, usize),
     ) -> Self {
@@ -539,13 +539,13 @@ mod tests {
     #[test]
     fn dropping_the_writer_ends_its_thread() {
         let dir = tempfile::tempdir().unwrap();
-        let axis = Axis { t0_ns: 0, realtime_offset_ns: 0, drift_ppb: 0, phases: vec![] };
+        let axis = TimeAxis { t0_ns: 0, realtime_offset_ns: 0, drift_ppb: 0, phases: vec![] };
         let staging = (dir.path().to_path_buf(), 4);
         let files = Files::new((0, 1), BTreeMap::new(), axis, Metadata(vec![]), staging);
-        let writing = Writing::start(files).unwrap();
-        let queue = Arc::clone(&writing.queue);
-        writing.push(batch(1)).unwrap();
-        drop(writing);
+        let writer = WriterThread::start(files).unwrap();
+        let queue = Arc::clone(&writer.queue);
+        writer.push(batch(1)).unwrap();
+        drop(writer);
         assert_eq!(Arc::strong_count(&queue), 1);
     }
 }

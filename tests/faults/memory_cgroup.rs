@@ -22,12 +22,12 @@ const V1: Files = Files {
 };
 
 /// A control group. Dropping it removes it if its processes have ended.
-pub struct MemoryGroup {
+pub struct MemoryCgroup {
     dir: PathBuf,
     files: Files,
 }
 
-impl MemoryGroup {
+impl MemoryCgroup {
     /// Creates a group below the root of the hierarchy. Returns `None` if no group there can limit memory.
     pub fn new() -> Option<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -50,7 +50,7 @@ impl MemoryGroup {
     }
 
     /// Returns the beginning of a command line whose program runs in the group.
-    pub fn below(&self) -> Vec<String> {
+    pub fn wrapper(&self) -> Vec<String> {
         let dir = self.dir.display().to_string();
         vec!["sh".to_owned(), "-c".to_owned(), ENTER.to_owned(), dir]
     }
@@ -77,7 +77,7 @@ impl MemoryGroup {
     }
 }
 
-impl Drop for MemoryGroup {
+impl Drop for MemoryCgroup {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir(&self.dir);
     }

@@ -27,11 +27,11 @@ pub struct Preflight {
 }
 
 /// The file that keeps the result of one boot.
-pub struct Described {
+pub struct PreflightCache {
     file: PathBuf,
 }
 
-impl Described {
+impl PreflightCache {
     /// Returns the place for a boot with this task, or `None` if a repetition may give another result.
     pub fn of(image: &VmImage, task: &wire::LabTask, dilation: Option<u32>) -> Option<Self> {
         let Kernel { engine, series, image: file, release, version, recipe_sha256, .. } =
@@ -158,13 +158,13 @@ mod tests {
     #[test]
     fn keeps_a_result_and_limits_their_number() {
         let dir = tempfile::tempdir().unwrap();
-        let described = Described { file: dir.path().join("cache/key") };
-        assert_eq!(described.read(), None);
-        described.write(&result());
-        assert_eq!(described.read(), Some(result()));
+        let cache = PreflightCache { file: dir.path().join("cache/key") };
+        assert_eq!(cache.read(), None);
+        cache.write(&result());
+        assert_eq!(cache.read(), Some(result()));
         make_room(&dir.path().join("cache"), 2).unwrap();
-        assert_eq!(described.read(), Some(result()), "there is room");
+        assert_eq!(cache.read(), Some(result()), "there is room");
         make_room(&dir.path().join("cache"), 1).unwrap();
-        assert_eq!(described.read(), None);
+        assert_eq!(cache.read(), None);
     }
 }
