@@ -7,7 +7,7 @@ pub fn request(host: &str) -> Vec<u8> {
 }
 
 /// The head of the response, with the status code and the body's length in bytes.
-pub fn answer(status: u16, bytes: u64) -> Vec<u8> {
+pub fn response(status: u16, bytes: u64) -> Vec<u8> {
     let reason = match status {
         200 => "OK",
         405 => "Method Not Allowed",

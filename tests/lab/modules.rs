@@ -57,8 +57,11 @@ fn every_module_carries_a_flow_and_reports_its_state() {
     assert!(rates.iter().all(|bps| (4e6..1e7).contains(bps)), "{rates:?}");
 }
 
-/// Returns the results of all cases that a congestion control has (text, levels and verdict of each claim), and how it was loaded.
-fn verdicts(cc: &str, host: &[&str]) -> ((Vec<String>, Vec<[String; 3]>), Vec<String>) {
+/// The result of each case, and the text, levels and verdict of each claim.
+type Verdicts = (Vec<String>, Vec<[String; 3]>);
+
+/// Returns the results of all cases that a congestion control has, and how it was loaded.
+fn verdicts(cc: &str, host: &[&str]) -> (Verdicts, Vec<String>) {
     let bench = Bench::new();
     let only = format!("matrix.cc={cc}");
     let command = ["reproduce", "conformance", "--quick", "--json", "--set", only.as_str()];

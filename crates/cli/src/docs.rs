@@ -127,7 +127,7 @@ fn plan_sections(error: &PlanSourceError) -> Vec<Section> {
         PlanSourceError::Read { .. } => vec![],
         PlanSourceError::Invalid { problems, in_traces, .. } => {
             let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
-            let mut found: BTreeSet<Section> = errors.filter_map(of_problem).collect();
+            let mut found: BTreeSet<Section> = errors.filter_map(problem_section).collect();
             if found.len() > MAX_PLAN_SECTIONS {
                 found = BTreeSet::from([PLANS]);
             }

@@ -468,7 +468,7 @@ flows = ["f"]
         };
         let run = RunDir::create_at(&folder.path().join("run"), &info).unwrap();
         let offered = |id: u32, link: &str| {
-            run.traced().curve(id, link).map(|curve| curve.bytes(0, 1_000_000_000))
+            run.trace_capacities().curve(id, link).map(|curve| curve.bytes(0, 1_000_000_000))
         };
         assert_eq!([0, 1, 2].map(|id| offered(id, "up")), [Some(1e6), Some(2e6), None]);
         assert_eq!([0, 1, 2].map(|id| offered(id, "back")), [None; 3], "from its first packet on");
@@ -490,7 +490,7 @@ flows = ["f"]
         let plan = PLAN.replace(late, &format!("{late}, sha256 = \"{other}\""));
         let info = RunInfo { resolved_text: plan, ..info };
         let run = RunDir::create_at(&folder.path().join("altered"), &info).unwrap();
-        assert!(run.plan().is_some() && run.traced().curve(0, "up").is_none());
+        assert!(run.plan().is_some() && run.trace_capacities().curve(0, "up").is_none());
         let notes = run.notes();
         assert!(notes.len() == 2 && notes[1].contains("`late.csv` is another file"), "{notes:?}");
     }

@@ -138,7 +138,7 @@ impl TcpProbe {
             path,
             end_ns,
             request_bytes: http::request(&host).len() as u64,
-            head_bytes: http::answer(200, body_bytes).len() as u64,
+            head_bytes: http::response(200, body_bytes).len() as u64,
             body_bytes,
             next_seq: 0,
             due_ns: start_ns,

@@ -142,7 +142,7 @@ fn a_path_without_links_takes_no_time() {
 /// Returns the length of a file that fills this number of segments together with the head.
 fn file_bytes(segments: u64) -> u64 {
     let all_bytes = segments * MSS_BYTES;
-    let fits = |bytes: &u64| bytes + http::answer(200, *bytes).len() as u64 == all_bytes;
+    let fits = |bytes: &u64| bytes + http::response(200, *bytes).len() as u64 == all_bytes;
     (all_bytes - 300..all_bytes).find(fits).unwrap()
 }
 
@@ -175,7 +175,7 @@ fn a_large_file_takes_the_time_of_its_bytes_on_the_line() {
     let text = plan(&page(177_669, "repeat = \"once\""), "", &line("1.5mbit"), "");
     let rows = run(&text);
     let [row] = &rows[..] else { panic!("{rows:?}") };
-    let payload = 177_669 + http::answer(200, 177_669).len() as u64;
+    let payload = 177_669 + http::response(200, 177_669).len() as u64;
     let headers = payload.div_ceil(MSS_BYTES) * 66;
     let line_us = (payload + headers) as f64 * 8.0 / 1.5;
     let rest_us = row.total_us.unwrap() - 2.0 * RTT_US - line_us;

@@ -71,7 +71,7 @@ impl Reading {
     pub(super) fn unread(&mut self, reason: &str) {
         match self.unread.len() < MAX_UNREAD {
             true => {
-                self.unread.push(Unread { line: 1, text: String::new(), reason: truncate(reason) })
+                self.unread.push(Unread { line: 1, text: String::new(), reason: truncate(reason) });
             }
             false => self.more_unread += 1,
         }

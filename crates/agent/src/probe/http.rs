@@ -1,7 +1,7 @@
 //! The subset of HTTP/1.1 (RFC 9112) that a fetch needs, on top of `httparse`. Pure.
 
-pub use ccbench_proto::http::{answer, request};
-use httparse::{EMPTY_HEADER, Request, Response, Status};
+pub use ccbench_proto::http::{request, response};
+use httparse::{EMPTY_HEADER, Request, Status};
 
 /// Limits of the head of a request or response: bytes, and number of fields.
 const MAX_HEAD: usize = 16 << 10;
@@ -44,13 +44,13 @@ pub struct Response {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ResponseError {
     /// The head does not end within the limit.
-    #[error("the answer's head does not end")]
+    #[error("the head of the response does not end")]
     EndlessHead,
     /// The response is not HTTP.
-    #[error("the answer begins with `{0}`")]
+    #[error("the response begins with `{0}`")]
     NotHttp(String),
     /// The connection closed before a response.
-    #[error("the server closed the connection without an answer")]
+    #[error("the server closed the connection without a response")]
     NoResponse,
     /// The connection closed within the body.
     #[error("the server closed the connection after {received} of {length} bytes")]
@@ -74,14 +74,14 @@ impl Response {
         }
         self.head.extend_from_slice(bytes);
         let mut fields = [EMPTY_HEADER; MAX_FIELDS];
-        let mut answer = Response::new(&mut fields);
-        match answer.parse(&self.head) {
+        let mut response = httparse::Response::new(&mut fields);
+        match response.parse(&self.head) {
             Ok(Status::Complete(end)) => {
                 let length =
-                    answer.headers.iter().find(|f| f.name.eq_ignore_ascii_case("content-length"));
+                    response.headers.iter().find(|f| f.name.eq_ignore_ascii_case("content-length"));
                 let number = |value: &[u8]| std::str::from_utf8(value).ok()?.trim().parse().ok();
                 self.length = length.and_then(|field| number(field.value));
-                (self.status, self.bytes) = (answer.code, (self.head.len() - end) as u64);
+                (self.status, self.bytes) = (response.code, (self.head.len() - end) as u64);
             }
             Ok(Status::Partial) if self.head.len() > MAX_HEAD => {
                 return Err(ResponseError::EndlessHead);
@@ -129,14 +129,14 @@ mod tests {
             let statuses: Vec<u16> =
                 request("10.0.0.1").chunks(piece).filter_map(|bytes| parser.push(bytes)).collect();
             assert_eq!(statuses, [200]);
-            let mut text = answer(200, 300);
+            let mut text = response(200, 300);
             text.extend([b'x'; 300]);
-            let mut answer = Response::default();
+            let mut response = Response::default();
             let ends: Vec<bool> =
-                text.chunks(piece).map(|bytes| answer.push(bytes).unwrap()).collect();
+                text.chunks(piece).map(|bytes| response.push(bytes).unwrap()).collect();
             assert_eq!(ends.iter().filter(|end| **end).count(), 1, "at its last piece");
-            assert_eq!((answer.status, answer.bytes), (Some(200), 300));
-            answer.close().unwrap();
+            assert_eq!((response.status, response.bytes), (Some(200), 300));
+            response.close().unwrap();
         }
     }
 
@@ -144,7 +144,7 @@ mod tests {
     fn rejects_truncated_and_foreign_answers() {
         let mut cut = Response::default();
         assert_eq!(cut.close(), Err(ResponseError::NoResponse));
-        cut.push(&answer(200, 5)).unwrap();
+        cut.push(&response(200, 5)).unwrap();
         cut.push(b"abc").unwrap();
         assert_eq!(
             cut.close().unwrap_err().to_string(),
@@ -157,10 +157,10 @@ mod tests {
 
     #[test]
     fn an_answer_without_a_length_ends_with_the_connection() {
-        let mut answer = Response::default();
-        assert_eq!(answer.push(b"HTTP/1.0 404 Not Found\r\nServer: x\r\n\r\nabc"), Ok(false));
-        assert_eq!((answer.status, answer.bytes), (Some(404), 3));
-        answer.close().unwrap();
+        let mut response = Response::default();
+        assert_eq!(response.push(b"HTTP/1.0 404 Not Found\r\nServer: x\r\n\r\nabc"), Ok(false));
+        assert_eq!((response.status, response.bytes), (Some(404), 3));
+        response.close().unwrap();
     }
 
     #[test]
@@ -172,11 +172,11 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_panic(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..8)) {
-            let (mut parser, mut answer) = (RequestParser::default(), Response::default());
+            let (mut parser, mut response) = (RequestParser::default(), Response::default());
             for piece in pieces {
-                let _ = (parser.push(&piece), answer.push(&piece));
+                let _ = (parser.push(&piece), response.push(&piece));
             }
-            let _ = answer.close();
+            let _ = response.close();
         }
     }
 }

@@ -174,7 +174,7 @@ fn serve(mut stream: TcpStream, bytes: u64, stop: &AtomicBool) -> io::Result<()>
     };
     let mut left = if status == 200 { bytes } else { 0 };
     // Write the head and the beginning of the body at once, so that they share a packet.
-    let mut first = http::answer(status, left);
+    let mut first = http::response(status, left);
     let some = (PIECE.len() as u64).min(left) as usize;
     first.extend_from_slice(&PIECE[..some]);
     left -= some as u64;

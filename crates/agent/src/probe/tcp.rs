@@ -232,7 +232,7 @@ fn fetch(
 ) -> Result<(), Failed> {
     // The request fits into any socket's buffer.
     stream.write_all(request).map_err(&because)?;
-    let mut answer = http::Response::default();
+    let mut response = http::Response::default();
     let mut buffer = vec![0; READ_BYTES];
     loop {
         limit.wait(&stream, PollFlags::POLLIN, &because)?;
@@ -246,14 +246,14 @@ fn fetch(
             row.ttfb_us = Some(us(row.at_ns, now_ns));
         }
         let done = match read {
-            0 => answer.close().map(|()| true),
-            _ => answer.push(&buffer[..read]),
+            0 => response.close().map(|()| true),
+            _ => response.push(&buffer[..read]),
         };
-        row.status = answer.status.map(u32::from);
-        row.bytes = Some(answer.bytes);
+        row.status = response.status.map(u32::from);
+        row.bytes = Some(response.bytes);
         if done.map_err(|error| Failed::Error(error.to_string()))? {
             row.total_us = Some(us(row.at_ns, now_ns));
-            return match answer.status {
+            return match response.status {
                 Some(200..=299) => Ok(()),
                 _ => Err(Failed::Error("the server refused it".to_owned())),
             };

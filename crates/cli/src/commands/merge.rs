@@ -17,7 +17,7 @@ use crate::console::{message, print_json};
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::file::FileError;
-use crate::readable_run::RECORD;
+use crate::readable_run::RUN_RECORD;
 use crate::runtime::block_on;
 
 /// Maximum number of trials that a message names.
@@ -135,15 +135,15 @@ async fn publish(dir: &Path, url: &str) -> Result<(), CliError> {
         let path = dir.join(name);
         std::fs::read(&path).map_err(FileError::of("read", &path))
     };
-    let (record, journal) = (content(RECORD)?, content(JOURNAL)?);
+    let (record, journal) = (content(RUN_RECORD)?, content(JOURNAL)?);
     match store.read(JOURNAL).await? {
         Some(found) if found == journal => return Ok(()),
         Some(_) => return Err(other_run(store)),
         None => check_creation(store, &format!("probes/{}", std::process::id())).await?,
     }
-    create(store, RECORD, record).await?;
+    create(store, RUN_RECORD, record).await?;
     for (key, file) in files_below(dir, dir)? {
-        if ![RECORD, JOURNAL].contains(&key.as_str()) {
+        if ![RUN_RECORD, JOURNAL].contains(&key.as_str()) {
             store.upload(&key, &file).await?;
         }
     }

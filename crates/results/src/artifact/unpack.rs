@@ -146,9 +146,9 @@ mod tests {
         tar::finish(&mut bytes).unwrap();
         let unpack = |bytes: &[u8]| {
             let watched = Watched { bytes, root: root.clone() };
-            let unpacking =
+            let unpacker =
                 Unpacker { archive: Path::new("a"), parent: parent.path(), staging: None };
-            unpacking.all(&mut Archive::new(watched, Limits::default()))
+            unpacker.run(&mut Archive::new(watched, Limits::default()))
         };
         unpack(&bytes[..bytes.len() - 1]).unwrap_err();
         assert_eq!(names(parent.path()), [""; 0]);

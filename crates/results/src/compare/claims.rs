@@ -74,7 +74,7 @@ pub fn claims(differences: &Differences, width: u16) -> String {
         count([false, true]),
         count([false, false])
     );
-    for (name, count) in ["A", "B"].into_iter().zip(alone).filter(|(_, count)| **count > 0) {
+    for (name, count) in ["A", "B"].into_iter().zip(unpaired).filter(|(_, count)| **count > 0) {
         let claims = if *count == 1 { "claim" } else { "claims" };
         text += &format!("not compared: {count} {claims} that only {name} has\n");
     }

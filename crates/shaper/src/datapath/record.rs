@@ -53,7 +53,7 @@ impl Recorder {
     /// Records that the packet in slot `from` was copied to slot `to`.
     pub(crate) fn copied(&mut self, from: u32, to: u32) {
         if let Some(arrival) = self.arrivals.get(from as usize).copied() {
-            self.arrivals[to as usize] = note;
+            self.arrivals[to as usize] = arrival;
         }
     }
 
