@@ -450,7 +450,9 @@ mod tests {
     fn unknown_algorithm_has_hint_and_builtin_is_not_checked() {
         assert!(why(&cc("ta_gard", &[])).contains("did you mean `ta_grad`?"));
         assert!(why(&cc("cubik", &[])).contains("did you mean `cubic`?"));
-        assert!(why(&Cc { via: Via::Bpf, ..cc("cubic", &[]) }).contains("no congestion control"));
+        assert!(
+            why(&Cc { via: Via::Bpf, ..cc("cubic", &[]) }).contains("no module or BPF program")
+        );
         assert!(why(&cc("much_too_long_name", &[])).contains("1 to 15"));
         let own = Cc { via: Via::Builtin, ..cc("home_made", &[("x", 1)]) };
         assert_eq!(resolve(&own), Ok(Instance::Kernel { params: vec![("x".into(), "1".into())] }));

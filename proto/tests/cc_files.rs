@@ -43,11 +43,11 @@ fn objects_of_another_kind_are_refused() {
     assert!(facts(&object("tcp_congestion_ops___mine", None, None)).is_ok(), "as for libbpf");
     let program = |name| Some(Section { name, flags: 2 | EXECUTABLE, data: vec![0; 8] });
     let xdp = why(&object(OPS, program("xdp"), None));
-    assert!(xdp.starts_with("its section xdp is a program"), "{xdp}");
+    assert!(xdp.starts_with("its section xdp holds a program"), "{xdp}");
     // libbpf also loads a section without SHF_ALLOC.
     let program_of = |flags| Some(Section { name: "xdp", flags, data: vec![0; 8] });
     let xdp = why(&object(OPS, program_of(EXECUTABLE), None));
-    assert!(xdp.starts_with("its section xdp is a program"), "{xdp}");
+    assert!(xdp.starts_with("its section xdp holds a program"), "{xdp}");
     assert!(facts(&object(OPS, program_of(2), None)).is_ok(), "data");
     assert!(facts(&object(OPS, program("struct_ops/init"), None)).is_ok());
     let pinned = why(&object(OPS, None, Some("pinning")));
@@ -161,7 +161,7 @@ fn wrong_instances_are_refused_with_the_fix() {
     let kind = why("module = \"mine.bpf.o\"");
     assert!(kind.contains("is a BPF object: write `file` instead"), "{kind}");
     let name = why("file = \"mine.bpf.o\"\nalgorithm = \"yours\"");
-    assert!(name.contains("has no congestion control `yours`, but `mine`"), "{name}");
+    assert!(name.contains("has no congestion control `yours`; it has `mine`"), "{name}");
     let missing = why("file = \"none.bpf.o\"");
     assert!(missing.contains("cc.own.file: `none.bpf.o`: there is no such file"), "{missing}");
     let digest = why(&format!("file = \"mine.bpf.o\"\nsha256 = \"{}\"", "0".repeat(64)));
@@ -175,7 +175,10 @@ fn the_simulator_and_the_lab_refuse_what_they_cannot_load() {
     assert!(simulated.contains("cc.own.file: the simulator runs no kernel code"), "{simulated}");
     let uml = |cc: &str| checked(Target::Kernel, &format!("{cc}\n[lab]\nengine = \"uml\""));
     let module = uml("module = \"tcp_mine.ko\"").unwrap_err();
-    assert!(module.contains("cc.own.module: the lab's kernels load no modules"), "{module}");
+    assert!(
+        module.contains("cc.own.module: the lab's kernels cannot load your modules"),
+        "{module}"
+    );
     assert!(uml("file = \"mine.bpf.o\"").is_ok(), "{:?}", uml("file = \"mine.bpf.o\""));
     let own = uml("algorithm = \"ta\"\nvia = \"module\"");
     assert!(own.is_ok(), "ccbench's modules are built for its own kernel: {own:?}");

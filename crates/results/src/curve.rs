@@ -492,6 +492,6 @@ flows = ["f"]
         let run = RunDir::create_at(&folder.path().join("altered"), &info).unwrap();
         assert!(run.plan().is_some() && run.trace_capacities().curve(0, "up").is_none());
         let notes = run.notes();
-        assert!(notes.len() == 2 && notes[1].contains("`late.csv` is another file"), "{notes:?}");
+        assert!(notes.len() == 2 && notes[1].contains("`late.csv` has changed"), "{notes:?}");
     }
 }

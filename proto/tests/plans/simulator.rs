@@ -54,8 +54,16 @@ fn has(severity: Severity, text: &str, key: &str, why: &str) {
     assert_eq!((problem.severity, problem.path.as_str()), (severity, key), "{problem}");
     assert!(problem.reason.starts_with(why), "{problem}");
     assert!(problem.line.is_some(), "{problem}");
-    let fix =
-        ["leave", "take", "remove", "use ", "write", "without --sim", "no effect", "simulated as"];
+    let fix = [
+        "leave",
+        "remove",
+        "use ",
+        "write",
+        "without --sim",
+        "no effect",
+        "simulated as",
+        "only makes",
+    ];
     assert!(fix.iter().any(|fix| problem.reason.contains(fix)), "{problem}");
 }
 
@@ -84,7 +92,7 @@ fn rejects_what_it_has_no_model_of() {
     error("link", cake, "links.l.queue", "the simulator does not model CAKE");
     let vegas = "the simulator has no model of the kernel's `vegas`, only of cubic, reno, bbr and ccbench's own: for";
     error("flow", "cc = \"vegas\"", "flows.f.cc", vegas);
-    let nv = "the simulator has no model of the kernel's `nv`, only of cubic, reno, bbr and ccbench's own: take";
+    let nv = "the simulator has no model of the kernel's `nv`, only of cubic, reno, bbr and ccbench's own: use one of these";
     error("flow", "cc = \"nv\"", "flows.f.cc", nv);
     let builtin = "cc = \"mine\"\n[cc.mine]\nalgorithm = \"dctcp\"\nvia = \"builtin\"";
     error(
@@ -162,7 +170,7 @@ fn a_handshake_takes_less_than_the_generator_waits() {
     let with_delay =
         |delay: &str| PLAN.replace("\"10ms\"", &format!("\"{delay}\"")).replace("20s", "600s");
     let error = |delay, severity| {
-        let why = format!("a handshake takes {delay}, the base round-trip time, and the traffic");
+        let why = format!("a handshake takes {delay} (the base round-trip time), but the traffic");
         has(severity, &with_delay(delay), "flows.f", &why);
     };
     error("4s", Severity::Error);
@@ -216,7 +224,7 @@ fn warns_of_what_has_no_effect() {
         Severity::Warning,
         &offloads,
         "nodes.src.offloads",
-        "simulated links get single segments, never super-packets",
+        "simulated links get single segments, never super-packets; with --sim",
     );
 }
 

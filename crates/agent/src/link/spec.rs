@@ -547,7 +547,7 @@ mod tests {
             ("--rate 1mbit --tbf 2kB,peakrate=1mbit", "--tbf: peakrate must be more"),
             ("--up-ack-filter", "--up-ack-filter: has no effect"),
             ("--ack-aggregation 1ms,packets=1p", "--ack-aggregation: packets must be 2p"),
-            ("--ecn-rewrite ect1=ce", "--ecn-rewrite: ect1 would be a mark"),
+            ("--ecn-rewrite ect1=ce", "--ecn-rewrite: ect1 would create marks"),
             ("--loss 200%", "'--loss <SHARE>'"),
             ("--reorder 1%", "--reorder: has nothing to overtake"),
             ("--left a", "--right"),

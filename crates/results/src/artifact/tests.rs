@@ -108,7 +108,11 @@ fn files_are_not_compared_where_time_is_real() {
     assert_eq!(names, ["verdicts"]);
     let simulated = finished_run(&root.path().join("simulated"), &simulated(), 3);
     let comparison = compare(&artifact, &simulated).unwrap();
-    assert!(comparison.notes[0].contains("another backend: testbed"), "{:?}", comparison.notes);
+    assert!(
+        comparison.notes[0].contains("the backends differ; artifact: testbed"),
+        "{:?}",
+        comparison.notes
+    );
 }
 
 #[test]

@@ -409,7 +409,7 @@ fn link_rate_is_judged_between_changes() {
     fine(&Scenario { change, halved_ms: 4_100, ..Scenario::default() });
     let never = Scenario { change, ..Scenario::default() };
     let message = only(&never, Status::Degraded, "link_rate_high");
-    assert!(message.contains("link bottleneck from 4.2 s on: 8.000 Mbit/s"), "{message}");
+    assert!(message.contains("link bottleneck from 4.2 s on: sent 8.000 Mbit/s"), "{message}");
     let early = Scenario { change, halved_ms: 1_000, ..Scenario::default() };
     let message = only(&early, Status::Degraded, "link_rate_low");
     assert!(message.contains("link bottleneck from 0.0 s on"), "{message}");

@@ -202,7 +202,7 @@ fn damaged_table_blocks_no_other_trial_and_is_repeated() {
     }
     let trials = std::fs::read_to_string(run.join("trials.csv")).unwrap();
     let expected =
-        "0,1,failed,\"damaged: tables/flow_samples/point=0/trial-01/part-0.parquet: truncated";
+        "0,1,failed,damaged: tables/flow_samples/point=0/trial-01/part-0.parquet: truncated";
     assert!(trials.contains(expected), "{trials}");
 
     let dir = RunDir::resume(&run, &traced()).unwrap();

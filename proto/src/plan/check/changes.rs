@@ -333,6 +333,9 @@ mod tests {
         assert_eq!(found, [r#"changes.1.set."links.l.queue.nodrop": needs `ecn = true`"#]);
         let marks = format!("{RED}, ecn = true, nodrop = true");
         let found = errors(&marks, &[("1s", ecn(false))]);
-        assert_eq!(found, ["changes.0.set: `links.l.queue.nodrop` then needs `ecn = true`"]);
+        assert_eq!(
+            found,
+            ["changes.0.set: after this change, `links.l.queue.nodrop` needs `ecn = true`"]
+        );
     }
 }

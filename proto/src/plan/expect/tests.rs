@@ -209,7 +209,7 @@ const WRONG: &[(&str, &str, &str)] = &[
         "between = [\"20ms\", \"10ms\"]",
         "expect.0.between: the first bound must be the lower one",
     ),
-    ("below = \"20ms\"", "", "expect.0.below: what must it be?"),
+    ("below = \"20ms\"", "", "expect.0.below: the claim has no bound"),
     (
         "below = \"20ms\"",
         "below = \"20ms\"\nstat = \"p96\"",

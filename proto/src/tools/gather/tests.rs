@@ -206,7 +206,7 @@ fn reports_samples_without_a_time() {
     let gathered = gather(&[source("ue1", "src", undated.as_bytes())], &Names::new());
     assert_eq!(samples(&gathered).iter().filter(|sample| sample.at_ns == 0).count(), 3);
     let [note] = &gathered.notes[..] else { panic!("{:?}", gathered.notes) };
-    assert!(note.starts_with("ue1: 3 of 3 samples of ss have no time stamp"), "{note}");
+    assert!(note.starts_with("ue1: 3 of 3 samples of ss have no timestamp"), "{note}");
     assert!(gather(&[source("ue1", "src", UE1)], &Names::new()).notes.is_empty());
 }
 

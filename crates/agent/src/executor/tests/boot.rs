@@ -70,7 +70,7 @@ async fn a_reboot_is_refused_without_a_kernel_a_free_node_or_the_right_boot() {
     };
     let not_installed = refusal(into("5.10")).await.unwrap_err();
     assert!(not_installed.contains("has entries for 6.99.0-other"), "{not_installed}");
-    assert!(refusal(into("")).await.unwrap_err().starts_with("kernel_release: is empty"));
+    assert!(refusal(into("")).await.unwrap_err().starts_with("kernel_release: it is empty"));
     let other_boot = wire::RebootRequest { boot_id: Some("another".into()), ..into(OTHER) };
     assert!(refusal(other_boot).await.unwrap_err().contains("has been rebooted meanwhile"));
     let stale = wire::RebootRequest { generation: Some(7), ..into(OTHER) };
