@@ -90,7 +90,7 @@ fn a_token_gives_one_certificate() {
         assert_eq!(metadata.permissions().mode() & 0o777, expected, "{name}");
     }
     let again = join(&bench, &service, &kept, "node");
-    assert!(err(&again).contains("node/node.key exists"), "{}", text(&again));
+    assert!(err(&again).contains("node/node.key already exists"), "{}", text(&again));
 
     is_refused(&bench, &service, &first, "unknown or was used already");
     let digit = if kept.ends_with('0') { "1" } else { "0" };

@@ -48,7 +48,7 @@ fn what_has_no_effect_is_a_warning() {
     let done = bench.run(&["check", &plan, "--sim"]);
     assert_eq!(done.status.code(), Some(0), "{}", text(&done));
     let expected =
-        format!("warning: {plan}:{line}: links.delay.backend: the simulator has no qdiscs");
+        format!("warning: {plan}:{line}: links.delay.backend: the simulator has no kernel qdiscs");
     assert!(err(&done).contains(&expected), "{}", text(&done));
 }
 

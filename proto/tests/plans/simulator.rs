@@ -102,7 +102,7 @@ fn rejects_what_it_has_no_model_of() {
         "the simulator has no model of the kernel's `dctcp`",
     );
     let params = "cc = \"mine\"\n[cc.mine]\nalgorithm = \"cubic\"\nparams = { beta = 700 }";
-    error("flow", params, "cc.mine.params", "the simulator's cubic has no parameters");
+    error("flow", params, "cc.mine.params", "the simulator's cubic has no module parameters");
     let page = "[probes.p]\nkind = \"http\"\nbytes = \"1000B\"\nfrom = \"src\"\nto = \"dst\"\n";
     error("flow", &format!("{page}cc = \"vegas\""), "probes.p.cc", vegas);
     error("flow", &format!("{page}cc = \"nv\""), "probes.p.cc", nv);
