@@ -124,7 +124,7 @@ fn comparison(bench: &Bench, run: &str, cpu: &CpuReport) {
     assert!(printed.contains(",true,0,0,0,"), "{printed}");
     let refused = bench.run(&["compare", run, "--by", "scheme=slow,slower"]);
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
-    assert!(text(&refused).contains("there are: fast, slow"), "{}", text(&refused));
+    assert!(text(&refused).contains("its levels: fast, slow"), "{}", text(&refused));
 }
 
 fn exports(bench: &Bench, run: &str) {
