@@ -184,7 +184,11 @@ fn a_complete_run_with_a_torn_journal_is_mended() {
     assert_eq!(verified.status.code(), Some(1), "{}", text(&verified));
     resume(&bench);
     assert_equal(&tables_and_summaries(&bench), &whole);
-    assert!(record(&bench)["notes"].to_string().contains("of an unfinished line from the end of the journal"));
+    assert!(
+        record(&bench)["notes"]
+            .to_string()
+            .contains("of an unfinished line from the end of the journal")
+    );
     let verified = bench.run(&["verify", &dir]);
     assert_eq!(verified.status.code(), Some(0), "{}", text(&verified));
 }

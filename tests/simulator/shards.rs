@@ -241,7 +241,7 @@ fn all_machines_must_have_the_same_traces() {
     let refused = shard("2/2");
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
     assert!(
-        text(&refused).contains("shards/run/traces/b.csv is another file"),
+        text(&refused).contains("shards/run/traces/b.csv differs from the file on this machine"),
         "{}",
         text(&refused)
     );
