@@ -21,7 +21,7 @@ use crate::flow::FlowSource;
 use crate::flow::Stop;
 use crate::interfaces::Interfaces;
 use crate::probe::ping::LINGER_NS;
-use crate::session::{Action, Command, Holder, NodeSession, State};
+use crate::session::{Action, Command, NodeSession, State};
 use crate::sockets::allowed::AllowedModules;
 use crate::sockets::supplied::AllowedDigests;
 use crate::testbed::identity::boot_id;
@@ -177,14 +177,14 @@ impl Handle {
 }
 
 /// Starts the executor on the current runtime. It undoes everything and ends when its last handle is dropped.
-pub fn spawn(dependencies: Dependencies) -> Handle {
+pub fn spawn(deps: Dependencies) -> Handle {
     let (requests, inbox) = mpsc::channel(8);
     let (generation, last_run_id) =
-        dependencies.generation_file.as_deref().map(generation::read).unwrap_or_default();
+        deps.generation_file.as_deref().map(generation::read).unwrap_or_default();
     let status = NodeStatus { generation, last_run_id, not_undone: Vec::new() };
     let (send_status, status) = watch::channel(status);
     let mut executor = Executor {
-        dependencies,
+        deps,
         status: send_status,
         session: NodeSession {
             generation,
@@ -197,7 +197,7 @@ pub fn spawn(dependencies: Dependencies) -> Handle {
         after_run_ns: ENDED_LEASE_NS,
         running: None,
     };
-    if !executor.dependencies.undo.is_empty() {
+    if !executor.deps.undo.is_empty() {
         executor.undo_stack();
     }
     tokio::spawn(executor.work(inbox));
@@ -217,7 +217,7 @@ struct Running {
 }
 
 struct Executor {
-    dependencies: Dependencies,
+    deps: Dependencies,
     status: watch::Sender<NodeStatus>,
     session: NodeSession,
     trial: Trial,
@@ -335,9 +335,9 @@ impl Executor {
     ) -> Result<(), AgentError> {
         let task = prepare::task_without_traces(request)?;
         self.check_clean()?;
-        self.session.clone().on(prepare_command(request, controller))?;
+        self.session.clone().on(prepare::command(request, controller))?;
         self.check_boot(&task, controller)?;
-        prepare::check(&task, &mut PrepareContext::of(&mut self.dependencies, request, controller))
+        prepare::check(&task, &mut PrepareContext::of(&mut self.deps, request, controller))
             .await
             .map(drop)
     }
@@ -349,18 +349,18 @@ impl Executor {
     ) -> Result<wire::PrepareReply, AgentError> {
         let task = prepare::task_of(request)?;
         self.check_clean()?;
-        let command = prepare_command(request, controller);
+        let command = prepare::command(request, controller);
         self.check_running(&task, command.clone())?;
         self.step(command)?;
         let generation = self.session.generation;
         let client = controller.map(ConnectionHandle::identity);
-        self.dependencies.undo.audit().set_trial(&request.run_id, client);
+        self.deps.undo.audit().set_trial(&request.run_id, client);
         self.status.send_modify(|status| {
             (status.generation, status.last_run_id) = (generation, request.run_id.clone());
         });
-        let file = self.dependencies.generation_file.as_deref();
+        let file = self.deps.generation_file.as_deref();
         let kept = file.map(|file| generation::write(file, generation, &request.run_id));
-        let mut context = PrepareContext::of(&mut self.dependencies, request, controller);
+        let mut context = PrepareContext::of(&mut self.deps, request, controller);
         let made = match kept.transpose() {
             Ok(_) => prepare::prepare(task, &mut context, &mut self.trial).await,
             Err(error) => Err(error.into()),
@@ -405,8 +405,8 @@ impl Executor {
             self.lost("a link's trace did not begin").await;
             return Err(error);
         }
-        let audit = self.dependencies.undo.audit();
-        let captures = match Captures::start(&task, &*self.dependencies.interfaces, audit) {
+        let audit = self.deps.undo.audit();
+        let captures = match Captures::start(&task, &*self.deps.interfaces, audit) {
             Ok(captures) => captures,
             Err(error) => {
                 self.lost("a capture did not start").await;
@@ -419,7 +419,7 @@ impl Executor {
         unread.into_iter().for_each(|event| out.offer(Of::Event(event)));
         let samples = SampleTask {
             cc,
-            sampler: (self.dependencies.sampler)(),
+            sampler: (self.deps.sampler)(),
             flows: run::flow_ports(&task),
             sample: task.sample.clone(),
             awake: match (task.kept_awake, awake.is_some()) {
@@ -442,7 +442,7 @@ impl Executor {
         let acks = self.take_acks(&out);
         let (cancel, cancelled) = watch::channel(false);
         let context =
-            run::context(&self.dependencies.source, request.start_at_ns, &out, &sampler, cancelled);
+            run::context(&self.deps.source, request.start_at_ns, &out, &sampler, cancelled);
         let servers = std::mem::take(&mut self.trial.servers);
         let timeline = tokio::spawn(async move { run::timeline(&task, servers, context).await });
         let running = Running { timeline, sampler, acks, out, cancel, captures, _awake: awake };
@@ -469,7 +469,7 @@ impl Executor {
 
     /// A failure does not stop the trial, but an event records it.
     fn keep_awake(&self, out: &Outbox) -> Option<Box<dyn Send>> {
-        let (kind, message, awake) = match self.dependencies.interfaces.keep_awake() {
+        let (kind, message, awake) = match self.deps.interfaces.keep_awake() {
             Ok(awake) => {
                 let message = "CPUs are kept from halting during this trial".to_owned();
                 (Kind::KeepAwake(NoData {}), message, Some(awake))
@@ -561,49 +561,33 @@ impl Executor {
             let name = timed.link.state().link;
             let removed = timed.link.remove();
             if removed.is_ok() {
-                self.dependencies.undo.forget_link(&name);
+                self.deps.undo.forget_link(&name);
             }
             outcome.note(format!("link {name} on {}", timed.dev), removed);
         }
         // The stack writes its own audit records. A namespace's default, which it restores, pins its congestion control's module.
         let of_stack = self.undo_stack();
         outcome.merge(trial.cc.remove());
-        self.dependencies.undo.audit().undone(&outcome);
+        self.deps.undo.audit().undone(&outcome);
         outcome.merge(of_stack);
         outcome
     }
 
     fn undo_stack(&mut self) -> Outcome {
-        let outcome = self.dependencies.undo.undo_all(&*self.dependencies.interfaces);
-        let left =
-            if self.dependencies.undo.is_empty() { Vec::new() } else { outcome.failed.clone() };
+        let outcome = self.deps.undo.undo_all(&*self.deps.interfaces);
+        let left = if self.deps.undo.is_empty() { Vec::new() } else { outcome.failed.clone() };
         self.status.send_modify(|status| status.not_undone = left);
         outcome
     }
 
     /// Retries pending undo steps. On a node that is not as it was found, a trial would measure leftovers of an earlier one.
     fn check_clean(&mut self) -> Result<(), AgentError> {
-        if self.session.state != State::Idle || self.dependencies.undo.is_empty() {
+        if self.session.state != State::Idle || self.deps.undo.is_empty() {
             return Ok(());
         }
         let left = self.undo_stack().failed;
-        if self.dependencies.undo.is_empty() { Ok(()) } else { Err(AgentError::NotUndone { left }) }
+        if self.deps.undo.is_empty() { Ok(()) } else { Err(AgentError::NotUndone { left }) }
     }
-}
-
-fn prepare_command(
-    request: &wire::PrepareRequest,
-    controller: Option<&ConnectionHandle>,
-) -> Command {
-    let holder = Holder {
-        run_id: request.run_id.clone(),
-        point_id: request.point_id,
-        trial: request.trial,
-        epoch: request.epoch,
-        connection: controller.map(ConnectionHandle::id),
-    };
-    let (generation, boot_id) = (request.generation, request.boot_id.clone());
-    Command::Prepare { holder, generation, boot_id }
 }
 
 #[cfg(test)]

@@ -76,7 +76,7 @@ impl Executor {
         let boot = self.boot(&kernel_release)?;
         // An unbootable kernel is refused before the change is recorded.
         boot.loader.entry(&kernel_release)?;
-        let audit = self.dependencies.undo.audit();
+        let audit = self.deps.undo.audit();
         audit.set_trial(&run_id, controller.map(ConnectionHandle::identity));
         audit.change(format_args!("reboot into kernel {kernel_release}"));
         let Selected { loader, entry } = boot.reboot_into(&kernel_release)?;
@@ -87,7 +87,7 @@ impl Executor {
     }
 
     fn boot(&self, release: &str) -> Result<&Boot, BootError> {
-        let boot = self.dependencies.boot.as_ref();
+        let boot = self.deps.boot.as_ref();
         boot.ok_or_else(|| BootError::NotAllowed { release: release.to_owned() })
     }
 }

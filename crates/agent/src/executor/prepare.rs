@@ -29,6 +29,7 @@ use crate::flow::{FlowEndpoint, FlowSource, Traffic};
 use crate::interfaces::Interfaces;
 use crate::ports;
 use crate::probe::serve;
+use crate::session::{Command, Holder};
 use crate::sockets::allowed::AllowedModules;
 use crate::sockets::names::TrialId;
 use crate::sockets::node::Node;
@@ -36,6 +37,19 @@ use crate::sockets::supplied::Supplied;
 use crate::sockets::{before_handshake, ecn, load, verify};
 use crate::sysctl;
 use crate::undo::{Step, Undo};
+
+/// Returns the session's command for a request.
+pub fn command(request: &wire::PrepareRequest, controller: Option<&ConnectionHandle>) -> Command {
+    let holder = Holder {
+        run_id: request.run_id.clone(),
+        point_id: request.point_id,
+        trial: request.trial,
+        epoch: request.epoch,
+        connection: controller.map(ConnectionHandle::id),
+    };
+    let (generation, boot_id) = (request.generation, request.boot_id.clone());
+    Command::Prepare { holder, generation, boot_id }
+}
 
 /// A prepared trial. Dropping it releases what it holds.
 #[derive(Default)]

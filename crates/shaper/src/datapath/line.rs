@@ -124,12 +124,8 @@ impl Line {
     pub(crate) fn from_trace(replay: &Replay, unset_bps: Option<u64>, overhead_bytes: u32) -> Self {
         if let Some(cursor) = Cursor::new(replay, u64::MAX) {
             let (ahead, reported) = (cursor.clone(), cursor.clone());
-            return Self::at(RateSource::Steps(Box::new(Steps {
-                cursor,
-                ahead,
-                reported,
-                unset_bps,
-            })));
+            let steps = Steps { cursor, ahead, reported, unset_bps };
+            return Self::at(RateSource::Steps(Box::new(steps)));
         }
         let Some(cursor) = OpportunityCursor::new(replay, u64::MAX) else {
             return Self::new(unset_bps);
@@ -217,12 +213,8 @@ impl Line {
 
     /// Returns when the trace changes the rate next; `u64::MAX`: never.
     pub(crate) fn next_step_ns(&self) -> u64 {
-        match &self.rate_source {
-            RateSource::Steps(steps) => steps.reported.piece().until_ns,
-            RateSource::Constant(_) | RateSource::Opportunities(_) | RateSource::Buckets(_) => {
-                u64::MAX
-            }
-        }
+        let RateSource::Steps(steps) = &self.rate_source else { return u64::MAX };
+        steps.reported.piece().until_ns
     }
 
     /// Begins the trace at `at_ns`, which may be in the future. Bits that were sent before are not affected.
