@@ -229,7 +229,7 @@ const WRONG: &[(&str, &str, &str)] = &[
     (
         "below = \"20ms\"",
         "below = 2\nover = { phase = \"alone\" }",
-        "expect.0.over: is the same number",
+        "expect.0.over: selects the same number",
     ),
     (
         "below = \"20ms\"",
