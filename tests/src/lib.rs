@@ -175,27 +175,25 @@ impl Bench {
             .collect()
     }
 
-    /// Returns the inodes of the network namespaces of this experiment's processes, except the test's own.
-    pub fn namespaces(&self) -> BTreeSet<PathBuf> {
+    /// Returns the network namespaces of this experiment's processes, except the test's own.
+    pub fn namespaces(&self) -> Namespaces {
         let own = namespace_of("self");
         let all =
             self.processes().into_iter().filter_map(|(pid, _)| namespace_of(&pid.to_string()));
-        all.filter(|link| Some(link) != own.as_ref()).collect()
+        let links = all.filter(|link| Some(link) != own.as_ref()).collect();
+        Namespaces { links, seen: uptime() }
     }
 
-    /// Returns the processes in these network namespaces: (pid, command line). Excludes those of other experiments, because the kernel
-    /// reuses the inode of a removed namespace.
-    pub fn processes_in(&self, namespaces: &BTreeSet<PathBuf>) -> Vec<(u32, String)> {
-        let own = self.state_mark();
-        let of_another = |environ: &BTreeSet<Vec<u8>>| {
-            !environ.contains(&own) && environ.iter().any(|entry| entry.starts_with(STATE))
-        };
+    /// Returns the processes that were in these network namespaces when they were listed, and still are: (pid, command line). The kernel
+    /// reuses the inode of a removed namespace, so a process that started later is of another experiment.
+    pub fn processes_in(&self, namespaces: &Namespaces) -> Vec<(u32, String)> {
         processes()
-            .filter(|(_, environ)| !of_another(environ))
-            .filter(|(pid, _)| {
-                namespace_of(&pid.to_string()).is_some_and(|link| namespaces.contains(&link))
+            .map(|(pid, _)| pid)
+            .filter(|pid| {
+                namespace_of(&pid.to_string()).is_some_and(|link| namespaces.links.contains(&link))
             })
-            .map(|(pid, _)| with_line(pid))
+            .filter(|pid| start_time(*pid).is_some_and(|start| start <= namespaces.seen))
+            .map(with_line)
             .collect()
     }
 
@@ -259,6 +257,40 @@ fn processes() -> impl Iterator<Item = (u32, BTreeSet<Vec<u8>>)> {
 fn with_line(pid: u32) -> (u32, String) {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     (pid, String::from_utf8_lossy(&line).replace('\0', " "))
+}
+
+/// The network namespaces of an experiment.
+#[derive(Debug)]
+pub struct Namespaces {
+    links: BTreeSet<PathBuf>,
+    /// When they were listed, since boot.
+    seen: Duration,
+}
+
+impl Namespaces {
+    /// Returns the number of namespaces.
+    pub fn len(&self) -> usize {
+        self.links.len()
+    }
+
+    /// Returns whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.links.is_empty()
+    }
+}
+
+/// Returns the time since boot.
+#[expect(clippy::unwrap_used, reason = "a test may panic")]
+fn uptime() -> Duration {
+    let text = std::fs::read_to_string("/proc/uptime").unwrap();
+    Duration::from_secs_f64(text.split_whitespace().next().unwrap().parse().unwrap())
+}
+
+/// Returns when a process started, since boot: field 22 of `/proc/PID/stat`, in ticks of 10 ms.
+fn start_time(pid: u32) -> Option<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    Some(Duration::from_millis(10 * fields.split_whitespace().nth(19)?.parse::<u64>().ok()?))
 }
 
 /// Returns the link of a process's network namespace: "net:[4026531840]".
