@@ -25,7 +25,6 @@
 #define CC_BBR_EPOCH_MAX_PKTS 0xfffffu	/* maximum packets acknowledged in an ACK epoch */
 #define CC_BBR_FULL_ECN_ROUNDS 2u	/* rounds with CE above ecn_thresh that end STARTUP */
 #define CC_BBR_LOSS_MARKS 16
-#define CC_BBR_OLD_LOSS_MARKS 15 /* all but the newest */
 
 /* X(name, unit, default, min, max, meaning). Arguments in capitals are the defaults that differ between versions. */
 #define CC_BBR_LIST(X, STARTUP_PACING, STARTUP_CWND, UP_CWND, DOWN, EVENTS, REPROBE)               \
@@ -377,17 +376,20 @@ CC_FN u32 cc_bbr_lost_since(const struct cc_bbr_state *st, u32 prior_delivered, 
 CC_FN void cc_bbr_add_loss_mark(struct cc_bbr_state *st, u32 delivered, u32 lost, u32 least_gap)
 {
 	struct cc_bbr_loss_mark *newest = &st->loss_marks[0];
+	struct cc_bbr_loss_mark mark = {delivered, delivered, lost}, older;
 	u32 i;
 
 	if (st->loss_marks_used && newest->lost != lost && delivered - newest->first < least_gap) {
 		newest->last = delivered;
 		return;
 	}
-	for (i = 0; i < CC_BBR_OLD_LOSS_MARKS; i++) {
-		st->loss_marks[CC_BBR_OLD_LOSS_MARKS - i] = st->loss_marks[CC_BBR_OLD_LOSS_MARKS - 1 - i];
+	/* From the newest on: with a falling index, Linux 7.3's verifier cannot bound the offset in a global. */
+	for (i = 0; i < CC_BBR_LOSS_MARKS; i++) {
+		older = st->loss_marks[i];
+		st->loss_marks[i] = mark;
+		mark = older;
 		CC_IN_ORDER();
 	}
-	st->loss_marks[0] = (struct cc_bbr_loss_mark){delivered, delivered, lost};
 	st->loss_marks_used = (u8)cc_min(st->loss_marks_used + 1u, CC_BBR_LOSS_MARKS);
 }
 
