@@ -166,15 +166,23 @@ fn serve(dir: &tempfile::TempDir, mut command: Command, more: &[&str]) -> Child 
     command.args(more).stdin(Stdio::null()).spawn().unwrap()
 }
 
-/// Lists of the whole machine: other programs register congestion controls at any time.
-const MACHINE_WIDE: [&str; 2] =
+/// Lists of the whole machine.
+const CONGESTION_CONTROLS: [&str; 2] =
     ["net.ipv4.tcp_allowed_congestion_control", "net.ipv4.tcp_available_congestion_control"];
 
-/// Returns all state that a trial may change in a namespace with these interfaces.
+/// Returns all state that a trial may change in a namespace with these interfaces. Instances of congestion controls (`prague.6cenb`) are
+/// left out: other runs on the machine register theirs at any time.
 pub fn read_state(namespace: &Namespace, devs: &[&str]) -> String {
     let state = node_state::read_state(|command| namespace.shell(command), devs);
-    let is_of_namespace = |line: &&str| !MACHINE_WIDE.iter().any(|name| line.starts_with(name));
-    state.split_inclusive('\n').filter(is_of_namespace).collect()
+    let without_instances = |line: &str| match line.split_once(" = ") {
+        Some((name, list)) if CONGESTION_CONTROLS.contains(&name) => {
+            let kept: Vec<&str> =
+                list.split(' ').filter(|control| !control.contains('.')).collect();
+            format!("{name} = {}\n", kept.join(" "))
+        }
+        _ => format!("{line}\n"),
+    };
+    state.lines().map(without_instances).collect()
 }
 
 /// Waits until a condition holds. Fails after 10 s, counted in naps, so that time without the CPU does not shorten it.
