@@ -77,7 +77,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// The error of a client that may not do what it asked for.
+/// The error of a client that lacks the scope of what it requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingScope {
     /// The operation and its object.

@@ -135,7 +135,7 @@ pub struct Selected {
 }
 
 impl Boot {
-    /// Returns the reboots of this machine.
+    /// Returns the boot loader and the reboot of this machine.
     pub fn of(kind: BootLoaderKind) -> Self {
         let loader: Box<dyn BootLoader> = match kind {
             BootLoaderKind::Grub => Box::new(Grub::of_machine()),

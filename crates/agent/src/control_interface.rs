@@ -43,7 +43,7 @@ fn routes(peer: &Peer) -> Result<BTreeSet<String>, ShaperError> {
     let mut devices = BTreeSet::new();
     devices.extend(found(route::egress_dev(peer.ip))?);
     if let Some(local) = peer.local {
-        // An address that this node no longer has has no route.
+        // An address that is no longer this node's has no route.
         devices.extend(route::egress_dev_from(peer.ip, local).ok());
     }
     Ok(devices)

@@ -1,5 +1,5 @@
-//! Performs the session's actions and owns the current trial. One task handles one order at a time. A running trial is
-//! a separate task, which an order or the loss of the controller cancels.
+//! Performs the session's actions and owns the current trial. One task handles one request at a time. A running trial
+//! is a separate task, which a reset, the loss of the controller or the agent's end cancels.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -212,7 +212,7 @@ struct Running {
     out: Outbox,
     cancel: watch::Sender<bool>,
     captures: Captures,
-    /// Keeps the CPUs from halting, if the plan asks for it.
+    /// Keeps the CPUs from halting, if the plan requests it.
     _awake: Option<Box<dyn Send>>,
 }
 

@@ -57,7 +57,7 @@ struct Loaded {
     verifier: Arc<dyn ClientCertVerifier>,
     /// The node's own certificate and key.
     own: Arc<dyn ResolvesServerCert>,
-    /// Counts reloads.
+    /// Counts loads.
     version: u64,
     file_versions: Vec<Option<FileVersion>>,
 }

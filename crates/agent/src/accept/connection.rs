@@ -26,7 +26,7 @@ pub struct Connection {
     pub(super) stream: Stream,
     pub(super) client: Client,
     pub(super) rejection: Rejection,
-    /// Tells its receivers that the connection has ended.
+    /// Dropped with the connection, which resolves [`ConnectionHandle::wait`].
     pub(super) end: watch::Sender<()>,
     /// Makes `rejection` resolve.
     pub(super) close: Arc<Notify>,

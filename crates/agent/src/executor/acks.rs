@@ -21,8 +21,8 @@ use crate::event::event;
 /// Opens a source of acknowledgement rows.
 pub type OpenAcks = fn(&Watch<'_>) -> Result<Box<dyn AckSource>, AcksError>;
 
-/// Starts to watch this node's sockets, if the plan asks for it. If that fails, the trial runs without, and the event
-/// says so.
+/// Starts to watch this node's sockets, if the plan requests it. If that fails, the trial runs without, and the event
+/// has the reason.
 pub fn watch(task: &NodeTask, open: OpenAcks) -> (Option<Box<dyn AckSource>>, Option<wire::Event>) {
     let flows = run::flow_ports(task);
     if task.sample.acks.is_off() || flows.is_empty() {

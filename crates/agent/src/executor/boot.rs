@@ -27,7 +27,7 @@ impl Handle {
 
 impl Executor {
     /// Refuses a trial whose plan names a kernel other than the running one. The session's refusals come first: after a
-    /// reboot, the controller must describe the node again before it asks for the kernel.
+    /// reboot, the controller must describe the node again before it requests the kernel.
     pub(super) fn check_running(
         &self,
         task: &NodeTask,

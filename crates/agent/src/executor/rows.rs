@@ -170,7 +170,7 @@ fn is_early(ran: &FlowRun<'_>) -> bool {
 }
 
 /// Whether our agent, or that of the other end, ended it on time. An error at that time, of an end that has data, is
-/// about the connection to the other end, which is over as well.
+/// that of the connection to the other end, which is over as well.
 fn ended_by_order(ran: &FlowRun<'_>, report: &Report) -> bool {
     let has_data = !report.intervals.is_empty();
     let ordered = |error: &str| error.contains("terminated") || has_data;

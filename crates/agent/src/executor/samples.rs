@@ -36,7 +36,7 @@ pub struct SampleTask {
     pub cc: cc_state::Reader,
     /// The sampling intervals.
     pub sample: Sample,
-    /// The threads that keep the CPUs from halting.
+    /// The process that keeps the CPUs from halting.
     pub awake: KeptAwakeBy,
     /// All links of this node.
     pub links: Vec<TimedLink>,

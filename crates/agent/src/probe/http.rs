@@ -102,7 +102,7 @@ impl Response {
         self.length.is_some_and(|length| self.bytes >= length)
     }
 
-    /// Ends the response when the server has closed the connection.
+    /// Checks that the response is complete, once the server has closed the connection.
     ///
     /// # Errors
     /// The response is incomplete.
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_truncated_and_foreign_answers() {
+    fn rejects_truncated_and_foreign_responses() {
         let mut cut = Response::default();
         assert_eq!(cut.close(), Err(ResponseError::NoResponse));
         cut.push(&response(200, 5)).unwrap();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_a_length_ends_with_the_connection() {
+    fn a_response_without_a_length_ends_with_the_connection() {
         let mut response = Response::default();
         assert_eq!(response.push(b"HTTP/1.0 404 Not Found\r\nServer: x\r\n\r\nabc"), Ok(false));
         assert_eq!((response.status, response.bytes), (Some(404), 3));

@@ -111,7 +111,7 @@ struct Streams {
     current: Option<(SocketAddr, u64, Pacer)>,
     requested_ns: u64,
     /// Earlier receivers, and how many datagrams were left out for each. A receiver only counts what exceeds its
-    /// highest count, so the count continues if it asks again. At most one is added per [`IDLE_TIMEOUT_NS`].
+    /// highest count, so the count continues if it requests the stream again. At most one is added per [`IDLE_TIMEOUT_NS`].
     before: BTreeMap<SocketAddr, u64>,
 }
 
@@ -372,7 +372,7 @@ mod tests {
         // This address has the stream, so another one gets nothing.
         streams.on_request(other, 5_053_000_000);
         assert_eq!(streams.due(6_000_000_000), Some((one, 980..1000, 960)));
-        assert_eq!(streams.due(6_000_000_001), None, "it has not asked for more than a second");
+        assert_eq!(streams.due(6_000_000_001), None, "it has not sent a request for more than a second");
         streams.on_request(one, 6_500_000_000);
         assert_eq!(streams.due(6_503_000_000), Some((one, 0..3, 960)));
         assert_eq!(streams.due(7_600_000_000), None);

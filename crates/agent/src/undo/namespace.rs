@@ -82,8 +82,8 @@ pub(super) enum NotEntered {
 }
 
 impl NotEntered {
-    /// Describes a namespace that an operator may give up. `None` if it is gone, if this process was told not to enter
-    /// it, or if a later attempt or root may enter it.
+    /// Describes a namespace that an operator may give up. `None` if it is gone, if `--netns` forbids entering it, or if
+    /// a later attempt or root may enter it.
     pub(super) fn unreachable(&self) -> Option<String> {
         match self {
             Self::Hidden { netns, why } => Some(format!("{netns} is not found ({why})")),
