@@ -54,19 +54,20 @@ pub const USER_VARIABLE: &str = "CCBENCH_TRAFFIC_USER";
 /// # Errors
 /// [`USER_VARIABLE`] names no user.
 pub fn traffic_user() -> Result<Option<String>, CredentialsError> {
-    Ok(traffic_credentials()?.map(|identity| identity.to_string()))
+    Ok(traffic_credentials()?.map(|credentials| credentials.to_string()))
 }
 
 /// Whether this process's traffic runs as this user, and not as the user of this process.
 pub fn is_traffic_user(uid: u32) -> bool {
     // If the user cannot be determined, no traffic is started.
-    traffic_credentials().is_ok_and(|identity| identity.is_some_and(|traffic| traffic.uid() == uid))
+    traffic_credentials()
+        .is_ok_and(|credentials| credentials.is_some_and(|traffic| traffic.uid() == uid))
 }
 
 fn traffic_credentials() -> Result<Option<Credentials>, CredentialsError> {
     let given = std::env::var_os(USER_VARIABLE);
     let given = given.map(|user| user.to_string_lossy().parse::<Credentials>()).transpose()?;
-    Ok(Some(given.unwrap_or_default()).filter(|identity| identity.is_usable(None)))
+    Ok(Some(given.unwrap_or_default()).filter(|credentials| credentials.is_usable(None)))
 }
 
 /// Exit code if the program is not found.
@@ -100,8 +101,8 @@ pub fn main(args: &Args) -> Result<u8, ChildSetupError> {
     // Opened with the agent's privileges: the program may be in a folder that only root can read.
     let program = args.command.first().and_then(|program| open_program(program));
     let metadata = program.as_ref().and_then(|file| file.metadata().ok());
-    let identity = args.user.unwrap_or_default();
-    if let Err(error) = privileges::drop_all(identity, args.net_admin, metadata.as_ref()) {
+    let credentials = args.user.unwrap_or_default();
+    if let Err(error) = privileges::drop_all(credentials, args.net_admin, metadata.as_ref()) {
         message(format_args!("ccbench-agent: {error}"));
         return Ok(NOT_STARTED);
     }

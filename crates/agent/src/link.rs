@@ -107,9 +107,9 @@ fn keep_awake(args: &Args, output: &Output) -> Option<KeepAwake> {
     KeepAwake::start().inspect_err(|e| output.log(&format!("warning: --keep-awake: {e}"))).ok()
 }
 
-/// Ends the link at SIGINT or SIGTERM.
-fn stop_on_signal(caught: ReceivedSignal) -> Option<u8> {
-    (caught.signal != Signal::SIGCHLD).then_some(0)
+/// Ends the link at SIGINT, SIGTERM or SIGHUP.
+fn stop_on_signal(received: ReceivedSignal) -> Option<u8> {
+    (received.signal != Signal::SIGCHLD).then_some(0)
 }
 
 fn log_all(output: &Output, directions: &[Direction]) {
@@ -170,5 +170,5 @@ fn run_shell(args: &Args, spec: &Spec, output: Output, signals: &Signals) -> Res
     output.log(&shell.describe());
     let session = LinkSession::begin(args, directions, output)?;
     shell.start(&args.command)?;
-    session.run(signals, |caught| shell.on_signal(caught))
+    session.run(signals, |received| shell.on_signal(received))
 }

@@ -181,7 +181,7 @@ fn ended_by_order(ran: &FlowRun<'_>, report: &Report) -> bool {
 /// Returns the error of this end, if any. `killed`: it did not end when asked.
 pub fn flow_error(
     ran: &FlowRun<'_>,
-    end: &FlowOutput,
+    output: &FlowOutput,
     report: &Report,
     killed: bool,
 ) -> Option<String> {
@@ -191,19 +191,20 @@ pub fn flow_error(
     {
         return Some(format!("{process}: {error}"));
     }
-    let stderr = end.errors.trim();
+    let stderr = output.errors.trim();
     let stderr = if stderr.is_empty() { String::new() } else { format!(": {stderr}") };
     if killed {
         return Some(format!("{process} did not end and was killed{stderr}"));
     }
     if report.intervals.is_empty() {
-        return Some(format!("{process} left no report (exit code {}){stderr}", end.exit_code));
+        return Some(format!("{process} left no report (exit code {}){stderr}", output.exit_code));
     }
     if is_early(ran) {
         let short = (ran.stop_at_ns() - ran.ended_at_ns) as f64 / 1e9;
         return Some(format!("{process} ended {short:.1} s early{stderr}"));
     }
-    end.truncated
+    output
+        .truncated
         .then(|| format!("{process} wrote more output than the agent keeps: rows are missing"))
 }
 

@@ -129,13 +129,13 @@ fn failed<E: Into<io::Error>>(op: &'static str) -> impl FnOnce(E) -> DropError {
     move |source| DropError { op, source: source.into() }
 }
 
-/// Switches to the user `identity` if possible. Drops all capabilities, but keeps CAP_NET_ADMIN with `net_admin`.
+/// Switches to the user `credentials` if possible. Drops all capabilities, but keeps CAP_NET_ADMIN with `net_admin`.
 /// Clears the parent-death signal.
 ///
 /// # Errors
 /// The kernel refused; the process must not continue.
 pub fn drop_all(
-    identity: Credentials,
+    credentials: Credentials,
     net_admin: bool,
     program: Option<&Metadata>,
 ) -> Result<(), DropError> {
@@ -156,7 +156,7 @@ pub fn drop_all(
             }
         }
     }
-    let usable = identity.is_usable(program);
+    let usable = credentials.is_usable(program);
     // A user namespace whose owner may not change groups denies that; the capabilities are dropped anyway.
     let denied = std::fs::read_to_string("/proc/self/setgroups");
     let denied = denied.is_ok_and(|text| text.trim() == "deny");
@@ -164,7 +164,7 @@ pub fn drop_all(
         setgroups(&[]).map_err(failed("leave the supplementary groups"))?;
     }
     if usable {
-        let (uid, gid) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
+        let (uid, gid) = (Uid::from_raw(credentials.uid), Gid::from_raw(credentials.gid));
         setresgid(gid, gid, gid).map_err(failed("take the group"))?;
         setresuid(uid, uid, uid).map_err(failed("take the user"))?;
     }

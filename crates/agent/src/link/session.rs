@@ -116,8 +116,8 @@ impl LinkSession {
             if self.output.wants_packets() {
                 limit = limit.min(FETCH);
             }
-            if let Some(caught) = signals.wait(limit)?
-                && let Some(code) = on_signal(caught)
+            if let Some(received) = signals.wait(limit)?
+                && let Some(code) = on_signal(received)
             {
                 break code;
             }

@@ -158,7 +158,7 @@ impl Shell {
 
     /// Handles a signal. Returns the command's exit code once it has ended. Forwards signals except SIGCHLD to the
     /// command, unless the terminal has already sent them to it. The second SIGTERM becomes a SIGKILL.
-    pub(crate) fn on_signal(&mut self, caught: ReceivedSignal) -> Option<u8> {
+    pub(crate) fn on_signal(&mut self, received: ReceivedSignal) -> Option<u8> {
         let Some(command) = &mut self.command else { return Some(1) };
         if let Ok(Some(status)) = command.try_wait() {
             self.command = None;
@@ -172,11 +172,11 @@ impl Shell {
                 message(format_args!("ccbench link: the command of --outside has ended: {status}"));
             }
         }
-        if caught.signal == Signal::SIGCHLD || caught.from_terminal {
+        if received.signal == Signal::SIGCHLD || received.from_terminal {
             return None;
         }
-        let is_term = caught.signal == Signal::SIGTERM;
-        let signal = if is_term && self.terminated { Signal::SIGKILL } else { caught.signal };
+        let is_term = received.signal == Signal::SIGTERM;
+        let signal = if is_term && self.terminated { Signal::SIGKILL } else { received.signal };
         self.terminated |= is_term;
         let _ = kill(pid(command), signal);
         None

@@ -287,7 +287,7 @@ pub fn receive(
     socket.set_read_timeout(Some(TICK))?;
     let begin_ns = start_at_ns + task.plan.start.nanos();
     let mut intervals = Intervals::new(begin_ns, task.plan.every.nanos().max(1_000_000));
-    let (mut cookie, mut ask_ns) = (0, begin_ns);
+    let (mut cookie, mut request_ns) = (0, begin_ns);
     let (mut buffer, mut control) = (vec![0; PACKET_BYTES as usize], nix::cmsg_space!(u32));
     while !deadline.passed() {
         let now_ns = clock::now_ns();
@@ -301,10 +301,10 @@ pub fn receive(
             let at_ns = begin_ns + u64::from(seq) * intervals.every_ns;
             emit(row(task, seq, at_ns, &interval));
         }
-        if now_ns >= ask_ns {
+        if now_ns >= request_ns {
             // If this is lost, the next request replaces it.
             let _ = socket.send(&encode(REQUEST, cookie, 0));
-            ask_ns = now_ns + REQUEST_INTERVAL_NS;
+            request_ns = now_ns + REQUEST_INTERVAL_NS;
         }
         let Ok((length, dropped)) = receive_one(&socket, &mut buffer, &mut control) else {
             continue;
@@ -314,7 +314,7 @@ pub fn receive(
         }
         match decode(&buffer[..length]) {
             Some((COOKIE, number, _)) if number != cookie => {
-                (cookie, ask_ns) = (number, now_ns);
+                (cookie, request_ns) = (number, now_ns);
             }
             Some((DATA, _, left_out)) => {
                 intervals.arrived(length as u64 + header_bytes(task.to_ip), left_out);
@@ -372,7 +372,11 @@ mod tests {
         // This address has the stream, so another one gets nothing.
         streams.on_request(other, 5_053_000_000);
         assert_eq!(streams.due(6_000_000_000), Some((one, 980..1000, 960)));
-        assert_eq!(streams.due(6_000_000_001), None, "it has not sent a request for more than a second");
+        assert_eq!(
+            streams.due(6_000_000_001),
+            None,
+            "it has not sent a request for more than a second"
+        );
         streams.on_request(one, 6_500_000_000);
         assert_eq!(streams.due(6_503_000_000), Some((one, 0..3, 960)));
         assert_eq!(streams.due(7_600_000_000), None);

@@ -60,11 +60,12 @@ pub fn starts(
     let start = |flow: &FlowTask, listens: bool| {
         let cc = flow.plan.cc.as_deref()?;
         let kernel_name = outcome_of(cc).map(|(name, _)| name);
-        let begin = kernel_name.as_deref().filter(|_| !late(&flow.group)).unwrap_or(NEUTRAL_CC);
+        let initial_cc =
+            kernel_name.as_deref().filter(|_| !late(&flow.group)).unwrap_or(NEUTRAL_CC);
         Some(Start {
             group: flow.group.clone(),
             cc: cc.to_owned(),
-            initial_cc: begin.to_owned(),
+            initial_cc: initial_cc.to_owned(),
             kernel_name,
             ports: match listens {
                 true => vec![flow.server_port],
@@ -180,10 +181,10 @@ fn change_default(
     })
 }
 
-/// Whether pacing stays enabled on a socket that starts with `begin` and then uses `then`.
-fn leaves_pacing(begin: &str, then: &str) -> bool {
+/// Whether pacing stays enabled on a socket that starts with `initial_cc` and then uses `then`.
+fn leaves_pacing(initial_cc: &str, then: &str) -> bool {
     let paces = |name: &str| PACING_CC_PREFIXES.iter().any(|kind| name.starts_with(kind));
-    paces(begin) && !paces(then)
+    paces(initial_cc) && !paces(then)
 }
 
 impl AttachedHook {
@@ -202,14 +203,14 @@ impl AttachedHook {
 
     /// Returns the congestion control that a group's sockets start with, and how theirs is set.
     fn of(&self, start: &Start) -> (String, SetMethod) {
-        let own = |begin: &str| start.kernel_name.as_deref().is_none_or(|name| name == begin);
-        let (begin, method) = match &self.default_change {
+        let own = |cc: &str| start.kernel_name.as_deref().is_none_or(|name| name == cc);
+        let (initial_cc, method) = match &self.default_change {
             None => (start.initial_cc.clone(), SetMethod::BeforeConnect),
             Some(Ok(default)) => (default.clone(), SetMethod::NamespaceDefault),
             Some(Err(_)) => (self.default.clone(), SetMethod::NamespaceDefault),
         };
-        let method = if own(&begin) { method } else { SetMethod::AfterConnect };
-        (begin, method)
+        let method = if own(&initial_cc) { method } else { SetMethod::AfterConnect };
+        (initial_cc, method)
     }
 
     /// Returns how the congestion control of one end of a group is set before the handshake; `None` means by the hook.
@@ -250,12 +251,12 @@ impl AttachedHook {
     }
 
     fn report_of(&self, start: &Start) -> wire::Event {
-        let (begin, method) = self.of(start);
+        let (initial_cc, method) = self.of(start);
         let side = side(start);
         let name = start.kernel_name.as_deref().unwrap_or(NEUTRAL_CC);
-        let paced_by = (start.sends && leaves_pacing(&begin, name)).then_some(&begin);
+        let paced_by = (start.sends && leaves_pacing(&initial_cc, name)).then_some(&initial_cc);
         let mut message = format!(
-            "{} ({}): {}, sockets begin with {begin}",
+            "{} ({}): {}, sockets begin with {initial_cc}",
             start.cc,
             side.as_text(),
             method.on_wire().as_text()
@@ -274,7 +275,7 @@ impl AttachedHook {
             how: method.on_wire().into(),
             no_hook: self.no_hook_reason(),
             paced_by: paced_by.cloned(),
-            begins_with: begin,
+            begins_with: initial_cc,
         };
         event(Kind::CcInForce(data), &start.group, message)
     }
