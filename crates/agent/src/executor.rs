@@ -504,7 +504,10 @@ impl Executor {
                 );
             }
             if finished.broken {
-                emit_error("samples", "the thread panicked: sampling stopped, links were removed");
+                emit_error(
+                    "samples",
+                    "the thread panicked (a bug in ccbench): sampling stopped, links were removed",
+                );
             }
             let counts = self.trial.attached.counts().into_iter().chain(self.trial.ecn.counts());
             for event in counts.chain(self.trial.cc.losses()) {

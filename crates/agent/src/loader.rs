@@ -198,7 +198,7 @@ enum Refusal {
     Name(String),
     /// The command line does not permit the module.
     #[error(
-        "it may load only {allowed}, not {module}; `--allow-module` of `ccbench-agent loader` allows more"
+        "it may load only {allowed}, not {module}; start `ccbench-agent loader` with an additional `--allow-module {module}`"
     )]
     Module {
         /// The module.

@@ -205,7 +205,7 @@ impl Node {
         // Must follow the restored settings: a namespace's default congestion control pins its module.
         let left = crate::sockets::journal::sweep();
         if left != undo::Outcome::default() {
-            tracing::warn!(undone = ?left.undone, failed = ?left.failed, "undoing the congestion controls of a dead agent");
+            tracing::warn!(undone = ?left.undone, failed = ?left.failed, "rolled back the congestion controls of a dead agent");
         }
         audit.undone(&left);
         // A testbed is started by hand, outside any service.

@@ -86,5 +86,5 @@ async fn a_process_with_a_loader_asks_it() {
     let _loader = loader(dir.path(), &format!("unix:{}", socket.display()), Stdio::null());
     wait_for_setup("the loader's socket", || UnixStream::connect(&socket).is_ok()).await;
     let line = shown(&socket);
-    assert!(line.ends_with("it may load only ccb_none, not ccb_ta; `--allow-module` of `ccbench-agent loader` allows more"), "{line}");
+    assert!(line.ends_with("it may load only ccb_none, not ccb_ta; start `ccbench-agent loader` with an additional `--allow-module ccb_ta`"), "{line}");
 }

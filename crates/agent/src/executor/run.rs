@@ -128,7 +128,9 @@ async fn measure(probe: &ProbeTask, context: &RunContext, end_at_ns: u64) -> std
             // The receiver may have given up.
             let _ = sender.send(under_way);
         })?;
-        let under_way = done.await.map_err(|_| std::io::Error::other("its thread panicked"))??;
+        let under_way = done.await.map_err(|_| {
+            std::io::Error::other("the probe's thread panicked (a bug in ccbench)")
+        })??;
         usize::from(under_way)
     } else {
         ping::probe(probe, context.start_at_ns, end_at_ns, &mut emit).await?

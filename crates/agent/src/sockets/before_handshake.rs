@@ -225,7 +225,7 @@ impl AttachedHook {
         let start = self.starts.iter().find(|s| s.group == group && s.sends == sends);
         let method = start.map_or(SetMethod::AfterConnect, |start| self.of(start).1);
         let why =
-            self.no_hook_reason().unwrap_or_else(|| "the plan does not ask for it".to_owned());
+            self.no_hook_reason().unwrap_or_else(|| "the plan does not request it".to_owned());
         match method {
             SetMethod::BeforeConnect => Ok(None),
             SetMethod::NamespaceDefault => Ok(Some(format!(
