@@ -60,15 +60,6 @@ struct Nodes {
     registered: Vec<String>,
 }
 
-/// Returns all that a trial may change, except the machine's list of congestion controls, which other tests change, too.
-fn own_state(namespace: &Namespace, dev: &str) -> String {
-    let all = read_state(namespace, &[dev]);
-    all.lines()
-        .filter(|line| !line.contains("_congestion_control"))
-        .map(|l| format!("{l}\n"))
-        .collect()
-}
-
 #[derive(Default)]
 struct Seen {
     events: Vec<wire::Event>,
@@ -85,7 +76,7 @@ impl Nodes {
             let sure = || !namespace.run(&["ip", "addr", "show", dev]).contains("tentative");
             wait_for("sure addresses", sure).await;
         }
-        let before = [own_state(&namespaces[0], "v0"), own_state(&namespaces[1], "v1")];
+        let before = [read_state(&namespaces[0], &["v0"]), read_state(&namespaces[1], &["v1"])];
         let agents = [Agent::inside(&namespaces[0]), Agent::inside(&namespaces[1])];
         let clients = [agents[0].connect().await, agents[1].connect().await];
         Self { namespaces, agents, clients, before, registered: Vec::new() }
@@ -132,7 +123,7 @@ impl Nodes {
         }
         for ((namespace, dev), before) in self.namespaces.iter().zip(["v0", "v1"]).zip(&self.before)
         {
-            assert_eq!(difference(before, &own_state(namespace, dev)), "");
+            assert_eq!(difference(before, &read_state(namespace, &[dev])), "");
         }
         let list = "/proc/sys/net/ipv4/tcp_available_congestion_control";
         let left = std::fs::read_to_string(list).unwrap();
