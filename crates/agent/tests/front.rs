@@ -274,7 +274,7 @@ fn a_front_is_not_the_user_of_traffic() {
     let output = command.output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("also runs as user 12345"), "{stderr}");
+    assert!(stderr.contains("experiment network, also runs as user 12345"), "{stderr}");
     assert!(!dir.path().join("state").exists(), "nothing was made");
 }
 

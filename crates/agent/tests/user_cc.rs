@@ -111,7 +111,7 @@ async fn other_files_and_parameters_are_refused_and_nothing_stays() {
     };
     for (request, why) in [
         (without_file, "`aimd.bpf.o` is missing from the request"),
-        (other_file, "has changed"),
+        (other_file, "`aimd.bpf.o` has changed: its sha256 is now "),
         (prepare(&plan("decrease = 30"), "one", 3), "did you mean `decrease_pct`?"),
         (
             prepare(&plan("decrease_pct = -1"), "one", 3),
