@@ -63,7 +63,7 @@ pub trait AckSource: Send {
     /// Counts a batch from [`AckSource::drain`] that could not be sent: rows as refused (`refused_rows`), events as lost
     /// (`lost_events`).
     fn count_refused(&mut self, of: &Of);
-    /// Returns the counts of each socket: rows sent, lost in the ring, and [refused](AckSource::refused); events sent and lost.
+    /// Returns the counts of each socket: rows sent, lost in the ring, and [refused](AckSource::count_refused); events sent and lost.
     fn counts(&mut self, at_ns: u64) -> Vec<wire::AckCount>;
     /// Returns the time between calls of [`AckSource::drain`].
     fn period(&self) -> Duration;

@@ -180,7 +180,7 @@ fn config(watch: &Watch<'_>) -> Vec<u8> {
     [words, [mode, 0].map(u32::to_ne_bytes).concat()].concat()
 }
 
-/// Returns `acks_ports`: per port, bit 1 for the local port of a sender, 2 for its remote port, 4 and 8 likewise for a receiver.
+/// Encodes `acks_ports`: per port, the flags 1 for the local port of a sender and 2 for its remote port; 4 and 8 likewise for a receiver.
 fn port_roles(flows: &[FlowPorts]) -> Vec<u8> {
     let mut roles = vec![0; 65_536];
     for flow in flows {
