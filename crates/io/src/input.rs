@@ -26,7 +26,8 @@ pub const PLAN: Limit = Limit {
 /// A file to import. `ccbench_proto::tools::text` limits the length of its lines.
 pub const IMPORT: Limit = Limit { max_bytes: 256 << 20, fix: "split the file" };
 /// A trace.
-pub const TRACE: Limit = Limit { max_bytes: MAX_FILE_BYTES as u64, fix: "use fewer, longer rows" };
+pub const TRACE: Limit =
+    Limit { max_bytes: MAX_FILE_BYTES as u64, fix: "use a trace with fewer, longer rows" };
 /// A supplied congestion control: a BPF object or a kernel module.
 pub const CONGESTION_CONTROL: Limit = Limit {
     max_bytes: MAX_BYTES,

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use ccbench_io::input::{self, Limit};
+use ccbench_io::input;
 use ccbench_proto::trace::generate::{Kind, generate, walk};
 use ccbench_proto::trace::{self, Format, Trace, TraceError};
 use ccbench_proto::units::{Micros, Ppm, Rate};
@@ -47,11 +47,7 @@ pub fn run(command: TraceCommand) -> Result<ExitCode, CliError> {
 /// Reads a trace and detects its format unless `format` is given. Prints every problem as `FILE:LINE: why`.
 fn read(path: &Path, format: Option<Format>) -> Result<(Trace, String), CliError> {
     let cannot = |why: String| CliError::Usage(format!("cannot read {}: {why}", path.display()));
-    const LIMIT: Limit = Limit {
-        max_bytes: trace::MAX_FILE_BYTES as u64,
-        fix: "use a trace with fewer, longer rows",
-    };
-    let bytes = input::read(path, &LIMIT).map_err(|e| cannot(e.to_string()))?;
+    let bytes = input::read(path, &input::TRACE).map_err(|e| cannot(e.to_string()))?;
     let name = path.to_string_lossy();
     let invalid = |error: TraceError| invalid(path, &error);
     if bytes.starts_with(b"PAR1") {
