@@ -32,7 +32,7 @@ use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::warn;
 
-use super::socket::{self, ACCEPT_PAUSE, WRITE_TIMEOUT};
+use super::socket::{self, ACCEPT_PAUSE, STALL_TIMEOUT};
 use super::{ViewError, absolute};
 use crate::console::message;
 use crate::live::openmetrics;
@@ -284,7 +284,7 @@ impl Shared {
         // Must not block this thread, which may serve the other end of the socket.
         let update = spawn_blocking(move || {
             let stream = socket::connect(&socket::name(&dir)).ok()?;
-            stream.set_read_timeout(Some(WRITE_TIMEOUT)).ok()?;
+            stream.set_read_timeout(Some(STALL_TIMEOUT)).ok()?;
             socket::first_update(stream)
         });
         match update.await {
@@ -319,16 +319,16 @@ async fn relay(
     send: mpsc::Sender<Result<Frame<Bytes>, Infallible>>,
 ) {
     shared.counts.send_modify(|counts| counts.following += 1);
-    let mut ended = forward(&shared.dir, &send).await;
-    if matches!(ended, CloseReason::Run) {
+    let mut reason = forward(&shared.dir, &send).await;
+    if matches!(reason, CloseReason::Run) {
         // Counted before the event is sent, because the page may answer at once.
         shared.counts.send_modify(|counts| counts.awaiting += 1);
         if let Err(error) = send_event(&send, "event: end\ndata: {}\n\n".into()).await {
             shared.counts.send_modify(|counts| counts.awaiting = counts.awaiting.saturating_sub(1));
-            ended = error;
+            reason = error;
         }
     }
-    if matches!(ended, CloseReason::Stalled) {
+    if matches!(reason, CloseReason::Stalled) {
         state.stalled.notify_one();
     }
     shared.counts.send_modify(|counts| counts.following = counts.following.saturating_sub(1));
@@ -347,8 +347,8 @@ async fn forward(dir: &Path, send: &mpsc::Sender<Result<Frame<Bytes>, Infallible
             () = send.closed() => return CloseReason::Page,
         };
         let Ok(Some(line)) = line else { return CloseReason::Run };
-        if let Err(ended) = send_event(send, format!("data: {line}\n\n")).await {
-            return ended;
+        if let Err(reason) = send_event(send, format!("data: {line}\n\n")).await {
+            return reason;
         }
     }
 }
@@ -358,7 +358,7 @@ async fn send_event(
     event: String,
 ) -> Result<(), CloseReason> {
     let frame = Ok(Frame::data(Bytes::from(event)));
-    send.send_timeout(frame, WRITE_TIMEOUT).await.map_err(|error| match error {
+    send.send_timeout(frame, STALL_TIMEOUT).await.map_err(|error| match error {
         SendTimeoutError::Timeout(_) => CloseReason::Stalled,
         SendTimeoutError::Closed(_) => CloseReason::Page,
     })

@@ -31,8 +31,8 @@ const UPDATE_EVERY: Duration = Duration::from_millis(200);
 /// If an update takes long to make, the pause is at least this many times as long. Updates of thousands of flows take
 /// milliseconds, and the run waits during a part of that time.
 const UPDATE_PAUSE: u32 = 20;
-/// A subscriber that accepts no bytes for this long has stopped reading and is dropped.
-pub const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A connection on which no bytes pass for this long is stalled: a subscriber that has stopped reading is dropped.
+pub const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for sending the last update to all subscribers.
 const LAST_UPDATE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time limit for the first update of a run that is asked for its directory.
@@ -109,7 +109,7 @@ async fn follow(mut stream: net::UnixStream, live: Live) {
         let Ok(mut line) = serde_json::to_vec(&update) else { return };
         line.push(b'\n');
         let pause = UPDATE_EVERY.max(clock::since(began) * UPDATE_PAUSE);
-        let sent = timeout(WRITE_TIMEOUT, stream.write_all(&line)).await;
+        let sent = timeout(STALL_TIMEOUT, stream.write_all(&line)).await;
         if is_last || !matches!(sent, Ok(Ok(()))) {
             return;
         }
