@@ -36,7 +36,7 @@ pub fn run(args: NewArgs) -> Result<ExitCode, CliError> {
         let reason = "already exists, and `ccbench new` overwrites nothing; give another file";
         return Err(CliError::Usage(format!("{} {reason}", path.display())));
     }
-    let mut answers = if is_interactive(&args) && std::io::stdin().is_terminal() {
+    let mut answers = if has_no_answers(&args) && std::io::stdin().is_terminal() {
         Answers::ask(&mut std::io::stdin().lock())?
     } else {
         Answers::of(args)?
@@ -57,7 +57,7 @@ pub fn run(args: NewArgs) -> Result<ExitCode, CliError> {
 }
 
 /// Returns whether no option gives an answer.
-fn is_interactive(args: &NewArgs) -> bool {
+fn has_no_answers(args: &NewArgs) -> bool {
     let NewArgs { plan: _, rate, rtt, queue, buffer, cc } = args;
     rate.is_none() && rtt.is_none() && queue.is_none() && buffer.is_none() && cc.is_none()
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::{MEMORY_MIB, cpu, uml};
 use crate::jobs;
 
-/// Where a guest runs on this machine.
+/// The resources of a guest, which are its place on this machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GuestResources {
     /// The CPU. `None` means the least busy one at the start (engine uml), or any (qemu).
@@ -23,8 +23,8 @@ pub fn places(
 ) -> (Vec<GuestResources>, Option<String>) {
     let wanted_jobs = jobs::count(wanted, trials);
     let folders = if in_folder { uml::memory_folders() } else { Vec::new() };
-    let room = HostMemory { available_mib: available_mib(), folders };
-    let (jobs, memory_folder, note) = room.for_jobs(wanted_jobs);
+    let memory = HostMemory { available_mib: available_mib(), folders };
+    let (jobs, memory_folder, note) = memory.for_jobs(wanted_jobs);
     if jobs == 1 {
         return (vec![GuestResources { cpu: None, memory_folder: None }], note);
     }
@@ -88,7 +88,7 @@ fn available_in(meminfo: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn room(available_mib: u64, folders: &[(&str, u64)]) -> HostMemory {
+    fn memory(available_mib: u64, folders: &[(&str, u64)]) -> HostMemory {
         let folders = folders.iter().map(|(folder, mib)| (PathBuf::from(folder), *mib)).collect();
         HostMemory { available_mib: Some(available_mib), folders }
     }
@@ -96,17 +96,17 @@ mod tests {
     #[test]
     fn jobs_fit_into_memory_and_folder() {
         let shm = Some(PathBuf::from("/shm"));
-        let roomy = room(9000, &[("/shm", 5000), ("/disk", 9000)]);
-        assert_eq!(roomy.for_jobs(4), (4, shm.clone(), None));
-        let (jobs, folder, note) = room(9000, &[("/shm", 1600), ("/disk", 900)]).for_jobs(4);
+        let large = memory(9000, &[("/shm", 5000), ("/disk", 9000)]);
+        assert_eq!(large.for_jobs(4), (4, shm.clone(), None));
+        let (jobs, folder, note) = memory(9000, &[("/shm", 1600), ("/disk", 900)]).for_jobs(4);
         assert_eq!((jobs, folder), (2, shm.clone()));
         assert!(note.unwrap().contains("768 MiB, and 1600 MiB are free in /shm"));
-        let (jobs, _, note) = room(1600, &[("/shm", 9000)]).for_jobs(4);
+        let (jobs, _, note) = memory(1600, &[("/shm", 9000)]).for_jobs(4);
         assert_eq!(jobs, 2);
         assert!(note.unwrap().contains("--jobs 2 instead of 4"), "names what it does");
-        let disk = room(9000, &[("/shm", 64), ("/disk", 9000)]).for_jobs(3);
+        let disk = memory(9000, &[("/shm", 64), ("/disk", 9000)]).for_jobs(3);
         assert_eq!(disk, (3, Some("/disk".into()), None), "the first that has room for all");
-        let (jobs, _, note) = room(100, &[]).for_jobs(2);
+        let (jobs, _, note) = memory(100, &[]).for_jobs(2);
         assert!(jobs == 1 && note.unwrap().contains("100 MiB of memory are available"));
         let unknown = HostMemory { available_mib: None, folders: vec![] };
         assert_eq!(unknown.for_jobs(3), (3, None, None));

@@ -30,10 +30,10 @@ enum RecipeTarget {
     Modules,
 }
 
-/// A file of the recipe: its name below `lab/`, contents, and scope.
+/// A file of the recipe: its name below `lab/`, contents, and target.
 macro_rules! recipe_file {
-    ($name:literal, $scope:expr) => {
-        ($name, include_str!(concat!("../../../../lab/", $name)), $scope)
+    ($name:literal, $target:expr) => {
+        ($name, include_str!(concat!("../../../../lab/", $name)), $target)
     };
 }
 
@@ -68,7 +68,7 @@ const RECIPE: [(&str, &str, RecipeTarget); 16] = [
 
 /// Returns the SHA-256 of everything that determines a kernel besides its source: scripts, configuration and patches.
 pub(super) fn recipe_sha256(engine: Engine, series: Series) -> String {
-    let parts = RECIPE.iter().filter(|(_, _, scope)| match (scope, series) {
+    let parts = RECIPE.iter().filter(|(_, _, target)| match (target, series) {
         (RecipeTarget::AllKernels, _) => true,
         (RecipeTarget::OwnKernel, series) => series == Series::Own,
         (RecipeTarget::OwnKernelFor(of), Series::Own) => *of == engine,
@@ -90,22 +90,25 @@ pub(super) fn sha256_of<'a>(parts: impl Iterator<Item = (&'a str, &'a str)>) -> 
     hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Returns name and contents of the recipe's files with a wanted scope.
+/// Returns name and contents of the recipe's files with a wanted target.
 fn recipe_of(
     wanted: impl Fn(RecipeTarget) -> bool,
 ) -> impl Iterator<Item = (&'static str, &'static str)> {
     let recipe: &'static [(&str, &str, RecipeTarget)] = &RECIPE;
-    recipe.iter().filter(move |(_, _, scope)| wanted(*scope)).map(|(name, text, _)| (*name, *text))
+    recipe
+        .iter()
+        .filter(move |(_, _, target)| wanted(*target))
+        .map(|(name, text, _)| (*name, *text))
 }
 
 /// Returns name and contents of the files that build the kernels `own`.
 pub(super) fn own_recipe() -> impl Iterator<Item = (&'static str, &'static str)> {
-    recipe_of(|scope| !matches!(scope, RecipeTarget::StockKernels | RecipeTarget::Modules))
+    recipe_of(|target| !matches!(target, RecipeTarget::StockKernels | RecipeTarget::Modules))
 }
 
 /// Returns name and contents of the files on which only the modules depend.
 pub(super) fn modules_recipe() -> impl Iterator<Item = (&'static str, &'static str)> {
-    recipe_of(|scope| scope == RecipeTarget::Modules)
+    recipe_of(|target| target == RecipeTarget::Modules)
 }
 
 /// Returns the folder of a kernel in the lab's folder of a cache.
