@@ -83,10 +83,10 @@ pub(super) async fn run(
         let kind = Some(Kind::NodeRebooted(NoData {}));
         reply.events.push(wire::Event { at_ns, subject: node, message, kind });
     }
-    let conducted = run_prepared(trial, testbed, key, replies, &offsets, progress, interrupt).await;
+    let recorded = run_prepared(trial, testbed, key, replies, &offsets, progress, interrupt).await;
     // The nodes are prepared, so reset them even after an error.
     let not_undone = testbed.agents.reset(run_id, key.epoch).await;
-    let (mut recorder, result) = conducted?;
+    let (mut recorder, result) = recorded?;
     bound_clocks(testbed, &offsets, &mut recorder).await;
     if testbed.process.is_none() {
         for (node, failed) in &not_undone {
@@ -366,7 +366,7 @@ async fn follow(
                 let nodes: Vec<String> = running.into_iter().collect();
                 let limit_s = REPORT_TIMEOUT.as_secs();
                 recorder.errors.push(format!(
-                    "no report within {limit_s} s after the end of the trial from: {}", nodes.join(", ")
+                    "no report for {limit_s} s after the end of the trial from: {}", nodes.join(", ")
                 ));
                 return Ok(());
             }
