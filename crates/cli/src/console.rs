@@ -16,7 +16,7 @@ pub fn print_json(document: &impl Display) {
 /// Like [`print_json`], for endless output.
 ///
 /// # Errors
-/// Standard output is closed.
+/// Standard output cannot be written, usually because its reader has gone.
 pub fn write_json(document: &impl Display) -> io::Result<()> {
     let document = document.to_string();
     writeln!(io::stdout(), "{}", printable::json(&document))

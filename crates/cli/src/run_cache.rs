@@ -190,7 +190,7 @@ impl CacheEntry {
     /// Returns the copy if it is complete, and marks it as used.
     pub fn run(&self) -> Option<PathBuf> {
         let run = run_in(&self.folder)?;
-        // Copies are removed in this order. If the time cannot be set, the age of the copy counts.
+        // Copies are removed in the order of this time. If it cannot be set, the age of the copy counts.
         let _ = self.lock.set_modified(SystemTime::from(clock::utc()));
         Some(run)
     }

@@ -55,7 +55,7 @@ pub enum ObjectError {
         /// Its size.
         bytes: u64,
     },
-    /// The store overwrites an object although it was told not to.
+    /// The store overwrites an object although the request forbids it.
     #[error(
         "{location} replaces objects although the request forbids it (`If-None-Match: *`), so two machines could commit the same trial; \
          use a store with conditional writes, or a shared directory"

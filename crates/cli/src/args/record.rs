@@ -41,7 +41,7 @@ pub struct RecordArgs {
     /// Length of a row, the resolution. At low rates, a row has few packets.
     #[arg(long, default_value = "100ms")]
     pub every: Micros,
-    /// Bytes per IP packet that count against the rate, like a link's `overhead`.
+    /// Bytes that count against the rate in addition to each IP packet, like a link's `overhead`.
     #[arg(long, default_value = "14B")]
     pub overhead: Bytes,
     /// Prefix of the names of the traces: `-o cell` writes cell.down.csv (from the other end to this one) and cell.up.csv.

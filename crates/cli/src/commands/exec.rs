@@ -15,7 +15,7 @@ use crate::view::socket::{self, InProgress};
 struct Candidate {
     /// The folder of its testbed; `None` if its nodes are not network namespaces of this machine.
     testbed: Option<PathBuf>,
-    /// Its run; `None` if it has none (`describe`) or does not answer.
+    /// Its run; `None` if it has none (`describe`) or serves no live view.
     run: Option<InProgress>,
 }
 

@@ -116,7 +116,7 @@ pub(super) fn unused(dir: &Path, now_s: i64) -> Result<usize, PkiError> {
 /// Uses a token: issues the certificate `NAME.pem` for the key of the request. Also returns the node's name.
 ///
 /// # Errors
-/// Why the token gives no certificate. The token stays valid unless the authority failed.
+/// Why the token gives no certificate. The token stays in the record unless the authority failed.
 pub(super) fn redeem(
     dir: &Path,
     request: &JoinRequest,

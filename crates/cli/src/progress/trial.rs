@@ -97,7 +97,7 @@ pub(super) struct WallTime {
 }
 
 impl WallTime {
-    /// Starts for a trial that starts now.
+    /// Returns the wall-clock time of a trial that starts `now`.
     pub(super) fn starting(now: Instant) -> Self {
         Self { trial_start: now, per_guest_s: 1.0 }
     }

@@ -55,7 +55,7 @@ pub(super) fn request(
     move |node: &str| wire::PrepareRequest { node: node.to_owned(), ..of_all.clone() }
 }
 
-/// Returns the parts of a point that agents check. Points that differ only in others (rates, queues, times) need one request.
+/// Returns the parts of a point that agents check. Points that differ only in other parts (rates, queues, times) need one request.
 fn checked_parts(point: &Point, addresses: &BTreeMap<String, String>) -> String {
     let ip = |(node, text): (&String, &String)| Some((node.clone(), text.parse::<IpAddr>().ok()?));
     let addresses = addresses.iter().filter_map(ip).collect();
