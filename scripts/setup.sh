@@ -57,7 +57,7 @@ done
 [ -e /usr/include/libelf.h ] || missing+=(libelf-dev)
 [ -e /usr/include/zlib.h ] || missing+=(zlib1g-dev)
 
-# Installs the Python packages of the tests (among others for notebooks and object stores) in a virtual environment in the cache.
+# Installs the Python packages of the tests (for example for notebooks and object stores) in a virtual environment in the cache.
 python_packages() {
     local requirements venv
     requirements=$(dirname "$0")/../tests/notebooks/requirements.txt
