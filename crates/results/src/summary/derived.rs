@@ -3,8 +3,8 @@
 //!
 //! - **bandwidth_utilisation** of a flow: its throughput over the mean rate of its bottleneck.
 //! - **bdp_utilisation** of a flow: its mean packets in flight over the bottleneck's rate times the base RTT, in full frames.
-//! - **bdp_utilisation** of a flow: its mean packets in flight over the bottleneck's rate times the base RTT, in full frames.
 //! - **estimated_queue_delay**: smoothed RTT less the base RTT, which is the sum of the configured delays; no row if they change.
+//! - **max_min_fair_share**: throughput over the max-min fair goodput of [`super::network`].
 //! - For the net: the sums over flows of packets in flight and of both utilisations (the latter only if the flows share one
 //!   bottleneck and each has a value), and the smallest fair share of a flow. Sums are means over the phase of what all flows have
 //!   together at each instant: a flow's mean is weighted with the share of the phase in which its group has data.
@@ -44,7 +44,7 @@ pub(super) fn derived(
 pub(crate) struct Running<'r>(BTreeMap<&'r str, f64>);
 
 impl<'r> Running<'r> {
-    /// Computes the shares from the groups' `coverage_share`, which relates to their scheduled time. `rows` are those of the phase.
+    /// Computes the shares from the groups' `coverage_share`, a share of their scheduled time. `rows` are those of the phase.
     pub(crate) fn of(rows: &[&'r PhaseRow], phase: &PhaseRecord, schedule: &Schedule) -> Self {
         let covered = rows.iter().filter(|row| row.metric == "coverage_share");
         let share = |row: &&'r PhaseRow| {
