@@ -33,7 +33,7 @@ type Values = BTreeMap<u16, f64>;
 /// Why a claim has no measured value.
 #[derive(Debug, thiserror::Error)]
 enum NotMeasured {
-    #[error("no trial has both numbers, or the second number is zero")]
+    #[error("no repetition has both numbers, or the second number is zero")]
     NoPair,
     #[error("this run has no point with {levels} to compare with")]
     NoPoint { levels: String },
