@@ -80,7 +80,7 @@ pub struct Estimate {
     pub n_trials: u32,
 }
 
-/// Compares a congestion control with the baseline: does the 95 % confidence interval of the mean difference of pairs exclude zero?
+/// How a congestion control compares with the baseline: whether the 95 % confidence interval of the mean difference of pairs excludes zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Comparison {
     /// The congestion control is better.

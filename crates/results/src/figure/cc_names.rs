@@ -7,7 +7,7 @@ use ccbench_proto::plan::Plan;
 use super::data::group_of;
 
 /// The algorithms of those instances of congestion controls whose algorithm the matrix selects, by point and instance. The names of such
-/// instances do not tell which algorithm runs.
+/// instances do not show which algorithm runs.
 #[derive(Debug, Default, Clone)]
 pub(super) struct SelectedAlgorithms(BTreeMap<(u32, String), String>);
 

@@ -266,7 +266,7 @@ fn what_does_not_belong_together_is_refused() {
         shards.commits.clear();
     });
     assert!(error.starts_with("no shard has started"), "{error}");
-    // The other sessions have one backend, but do not tell this trial's.
+    // The other sessions have one backend, but do not show this trial's.
     let error = refused(&|shards| {
         let other = shards.attempt("sim", 1, RunBackend::Simulator { model_version: 1 }, 0);
         shards.commits[0] = other[0].clone();

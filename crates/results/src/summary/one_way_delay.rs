@@ -190,7 +190,7 @@ struct Sample {
     missing: u64,
 }
 
-/// A trial's packet logs, with what its plan knows.
+/// A trial's packet logs, with what is known from its plan.
 struct TrialLogs<'a, 'c> {
     end: &'a TrialEnd,
     flows: &'a Flows,
