@@ -36,9 +36,9 @@ impl KeepAwake {
             let (sender, stop) = (sender.clone(), Arc::clone(&awake.stop));
             let thread = std::thread::Builder::new().name(format!("ccbench-awake{cpu}")).spawn(
                 move || {
-                    let settled = set_idle_on(cpu);
-                    let spins = settled.is_ok();
-                    let _ = sender.send(settled);
+                    let result = set_idle_on(cpu);
+                    let spins = result.is_ok();
+                    let _ = sender.send(result);
                     drop(sender);
                     if spins {
                         spin(&stop);
@@ -48,8 +48,8 @@ impl KeepAwake {
             awake.threads.push(thread);
         }
         drop(sender);
-        for settled in receiver {
-            settled?;
+        for result in receiver {
+            result?;
         }
         Ok(awake)
     }

@@ -157,7 +157,7 @@ impl KernelLink {
     fn change(&mut self, rate: Rate) -> Result<(), ShaperError> {
         tree::patch(&self.control, rate, self.frame_bytes, &mut self.change, &self.parts);
         let sent = self.socket.request_all(&mut self.change, &self.parts);
-        sent.map_err(|refusal: NetlinkError| refusal.on("change rate", &self.dev))
+        sent.map_err(|error: NetlinkError| error.on("change rate", &self.dev))
     }
 
     /// Changes the link's netem qdiscs.

@@ -108,7 +108,7 @@ impl Socket {
         self.sequence = self.sequence.wrapping_add(1);
         self.outgoing[8..12].copy_from_slice(&self.sequence.to_ne_bytes());
         let sent = self.inner.send(&self.outgoing, 0).map_err(NetlinkError::from);
-        sent.and_then(|_| self.collect(&mut each)).map_err(|refusal| refusal.on(op, dev))
+        sent.and_then(|_| self.collect(&mut each)).map_err(|error| error.on(op, dev))
     }
 
     /// Dumps (`message` has the flags [`DUMP`]). Passes the body of every answer to `each`, starting with its fixed part (`struct tcmsg`
@@ -241,12 +241,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusal_has_the_kernels_message() {
+    fn error_has_the_kernels_message() {
         let mut body = (-libc::EINVAL).to_ne_bytes().to_vec();
         body.extend([0; message::HEADER_BYTES]);
         body.extend(Message::attributes().attr_str(1, "bad limit").into_attributes());
-        let refusal = acknowledgement(&body, NLM_F_ACK_TLVS).unwrap_err();
-        let error = refusal.on("add qdisc fq", "eth0");
+        let answer = acknowledgement(&body, NLM_F_ACK_TLVS).unwrap_err();
+        let error = answer.on("add qdisc fq", "eth0");
         assert_eq!(
             error.to_string(),
             "add qdisc fq on eth0: Invalid argument (os error 22) (bad limit)"

@@ -83,7 +83,7 @@ impl Simulation {
         Self::new(nodes, &topology, seed)
     }
 
-    /// Creates a trial. `nodes`: what each node does, from [`ccbench_proto::schedule::task_for`]; `topology`: of the settled plan.
+    /// Creates a trial. `nodes`: what each node does, from [`ccbench_proto::schedule::task_for`]; `topology`: of the normalized plan.
     ///
     /// `seed` is the trial's.
     ///

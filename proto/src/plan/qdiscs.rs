@@ -27,7 +27,7 @@ impl Link {
         queue: Option<&Queue>,
         has_classes: bool,
     ) -> Vec<UnsupportedFeature> {
-        let lacks: [(&'static [&'static str], Option<&'static str>); 7] = [
+        let features: [(&'static [&'static str], Option<&'static str>); 7] = [
             (&["ecn_rewrite"], self.ecn_rewrite.map(|_| "an `ecn_rewrite`")),
             (&["ack_aggregation"], self.ack_aggregation.map(|_| "an `ack_aggregation`")),
             (&["ack_filter"], self.ack_filter.then(|| unsupported_ack_filter(queue)).flatten()),
@@ -39,7 +39,7 @@ impl Link {
             (&["jitter", "hold"], self.jitter.and_then(|j| j.hold).map(|_| "jitter with a `hold`")),
             (&["reorder", "late"], self.reorder.and_then(|reorder| reorder.unsupported(self))),
         ];
-        lacks
+        features
             .into_iter()
             .filter_map(|(key, what)| Some(UnsupportedFeature { key, what: what? }))
             .collect()

@@ -44,20 +44,20 @@ pub(crate) struct Decision {
 impl Impair {
     /// The impairments of `link`.
     pub(crate) fn new(link: &Link, seed: u64) -> Self {
-        let chance = |share: Option<Ppm>, purpose| {
+        let bernoulli = |share: Option<Ppm>, purpose| {
             Bernoulli::new(share.unwrap_or_default().get(), seed, purpose)
         };
         let whole = Ppm::new(1_000_000);
         let rewritten = link.ecn_rewrite.and_then(|rewrite| rewrite.share.or(whole));
         Self {
             loss: Loss::new(link.loss.unwrap_or_default().get(), link.burst_loss, seed),
-            duplicate: chance(link.duplicate, Purpose::Duplicate),
-            corrupt: chance(link.corrupt, Purpose::Corrupt),
-            reorder: chance(link.reorder.map(|reorder| reorder.share), Purpose::Reorder),
+            duplicate: bernoulli(link.duplicate, Purpose::Duplicate),
+            corrupt: bernoulli(link.corrupt, Purpose::Corrupt),
+            reorder: bernoulli(link.reorder.map(|reorder| reorder.share), Purpose::Reorder),
             late_ns: link.reorder.and_then(|reorder| reorder.late).map_or(0, Micros::nanos),
             jitter: link.jitter.map(|jitter| CorrelatedJitter::new(jitter, seed)),
             ecn: link.ecn_rewrite.unwrap_or_default(),
-            rewrite: chance(rewritten, Purpose::EcnRewrite),
+            rewrite: bernoulli(rewritten, Purpose::EcnRewrite),
         }
     }
 

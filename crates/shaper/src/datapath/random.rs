@@ -85,9 +85,9 @@ pub(crate) struct Bernoulli {
 impl Bernoulli {
     /// Creates decisions with probability `ppm`.
     pub(crate) fn new(ppm: u32, seed: u64, purpose: Purpose) -> Self {
-        let mut chance = Self { threshold: 0, random: Random::new(seed, purpose) };
-        chance.set(ppm);
-        chance
+        let mut new = Self { threshold: 0, random: Random::new(seed, purpose) };
+        new.set(ppm);
+        new
     }
 
     /// Changes the probability to `ppm`.
@@ -134,8 +134,8 @@ mod tests {
     #[test]
     fn the_seed_determines_decisions() {
         let decide = |seed| {
-            let mut chance = Bernoulli::new(10_000, seed, Purpose::Loss);
-            (0..1_000_000).filter(|_| chance.sample()).collect::<Vec<u32>>()
+            let mut loss = Bernoulli::new(10_000, seed, Purpose::Loss);
+            (0..1_000_000).filter(|_| loss.sample()).collect::<Vec<u32>>()
         };
         let lost = decide(7);
         assert_eq!(lost, decide(7));

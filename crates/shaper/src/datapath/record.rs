@@ -32,8 +32,8 @@ pub(crate) struct Recorder {
 impl Recorder {
     /// Creates a recorder for slots below `slots`.
     pub(crate) fn new(shared: Arc<Shared>, slots: u32) -> Self {
-        let noted = if shared.log.is_some() { slots as usize } else { 0 };
-        let (arrivals, reported) = (vec![ArrivalInfo::default(); noted], QueueStats::default());
+        let logged = if shared.log.is_some() { slots as usize } else { 0 };
+        let (arrivals, reported) = (vec![ArrivalInfo::default(); logged], QueueStats::default());
         Self { shared, arrivals, reported, reported_acks: 0 }
     }
 

@@ -85,7 +85,7 @@ impl RateSetter for Messages {
     fn ack(&mut self) -> i32 {
         match self.socket.take_answer() {
             Ok(()) => 0,
-            Err(refusal) => -refusal.source.raw_os_error().unwrap_or(libc::EIO),
+            Err(error) => -error.source.raw_os_error().unwrap_or(libc::EIO),
         }
     }
 }

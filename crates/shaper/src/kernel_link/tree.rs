@@ -273,8 +273,9 @@ fn check_supported(config: &LinkConfig) -> Result<(), BadQueue> {
             "changes of a FIFO below a tbf with a trace, because each trace step restores the FIFO's first limit",
         );
     }
-    let lacks = config.plan.unsupported_by_qdiscs(Some(&config.queue), !config.classes.is_empty());
-    if let Some(feature) = lacks.first() {
+    let unsupported =
+        config.plan.unsupported_by_qdiscs(Some(&config.queue), !config.classes.is_empty());
+    if let Some(feature) = unsupported.first() {
         return bad(feature.what);
     }
     if config.plan.slot.is_some() && config.plan.backend != Backend::Kernel {

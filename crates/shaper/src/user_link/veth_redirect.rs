@@ -80,14 +80,14 @@ impl VethRedirect {
                 error
             }
         })?;
-        let mut plumbing =
+        let mut redirect =
             Self { socket, dev, entry: None, reader: None, own_clsact, redirected: false };
-        let prepared = plumbing.prepare_pair(&entry, &reader);
-        if prepared.is_err() && plumbing.entry.is_none() {
+        let prepared = redirect.prepare_pair(&entry, &reader);
+        if prepared.is_err() && redirect.entry.is_none() {
             // It is not recorded yet, so Drop would not delete it.
-            let _ = delete_link(&mut plumbing.socket, &entry);
+            let _ = delete_link(&mut redirect.socket, &entry);
         }
-        prepared.map(|()| plumbing)
+        prepared.map(|()| redirect)
     }
 
     fn prepare_pair(&mut self, entry: &str, reader: &str) -> Result<(), ShaperError> {
