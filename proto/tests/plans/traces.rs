@@ -165,7 +165,7 @@ fn trace_contents_are_checked_with_the_plan() {
     assert!(message.contains("line 6 of `a.csv` is a rate of zero"), "{message}");
     assert!(read(&["links.l.backend=kernel", "links.l.trace.floor=1mbit"], a(good())).is_ok());
     let message = refused(&[&format!("links.l.trace.sha256={}", "b".repeat(64))], a(good()));
-    assert!(message.contains("has changed"), "{message}");
+    assert!(message.contains("has changed: its sha256 is now"), "{message}");
     let message = refused(&["links.l.trace.mean_rate=9mbit"], a(good()));
     assert!(message.contains("the mean of `a.csv` is 2500kbit"), "{message}");
     let nothing = || steps(vec![step(0, Some(0))], 20);
