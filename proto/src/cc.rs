@@ -201,7 +201,7 @@ pub fn resolve(cc: &Cc) -> Result<Instance, Vec<InstanceProblem>> {
     if wrong.is_empty() { Ok(Instance::Own { core: &core.name, params }) } else { Err(wrong) }
 }
 
-/// Checks which keys an instance without a file has.
+/// Checks the keys of an instance without a file.
 fn without_file(cc: &Cc) -> Option<InstanceProblem> {
     if cc.algorithm.is_empty() {
         let reason = "name a congestion control with `algorithm`, or a file of your own with `file` (BPF) or `module`";

@@ -42,7 +42,7 @@ pub struct Metric {
     pub unit: &'static str,
     /// Its statistics over a phase; the first one is the default.
     pub stats: &'static [&'static str],
-    /// Whether it is about a trial as a whole, not a phase.
+    /// Whether it describes a trial as a whole, not a phase.
     pub whole_trial: bool,
 }
 

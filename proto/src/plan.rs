@@ -78,7 +78,7 @@ pub struct Plan {
     #[serde(default)]
     pub sample: Sample,
     /// Keep all CPUs of the nodes' machines from idling during a trial, so that timers are precise on virtual machines. One
-    /// idle-priority thread per CPU yields to everything else. Recorded in the results, whose CPU utilisation excludes these
+    /// idle-priority thread per CPU runs while nothing else does. Recorded in the results, whose CPU utilisation excludes these
     /// threads.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schemars(extend("default" = false))]

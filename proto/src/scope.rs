@@ -94,7 +94,7 @@ impl Scopes {
         Self(self.0 | scope.bit())
     }
 
-    /// The scopes that the URIs of a certificate grant; `None` if no URI is about scopes, as in certificates of earlier versions. A
+    /// The scopes that the URIs of a certificate grant; `None` if no URI names a scope, as in certificates of earlier versions. A
     /// scope that this version does not know grants nothing.
     pub fn from_uris<'a>(uris: impl IntoIterator<Item = &'a str>) -> Option<Self> {
         let mut found = None;

@@ -1,4 +1,4 @@
-//! Messages about why a congestion control is loaded in its way.
+//! Messages about why a congestion control is loaded as BPF, as a module, or is the kernel's own.
 
 use crate::wire::via_reason::{
     BpfSupported, BpfUnavailable, Configured, KernelAlgorithm, Reason, Simulated,

@@ -398,7 +398,7 @@ impl Datapath {
     }
 
     /// Waits until a packet is due or arrives, or for a control message. Returns a time before which all arrived packets have been
-    /// received, if it knows one: receiving again would find none.
+    /// received, if one is known: receiving again would find none.
     fn wait(&mut self, sent: SendResult, class: &mut SchedClass) -> Option<u64> {
         match sent {
             SendResult::All => {}

@@ -112,8 +112,8 @@ disciplines! {
     Dualpi2,
 }
 
-/// A userspace queue: a pure state machine that is told the time, holds packets without their bytes, and does not allocate after it is
-/// built. `dropped` receives the slots of dropped packets.
+/// A userspace queue: a pure state machine that takes the time as an argument, holds packets without their bytes, and does not
+/// allocate after it is built. `dropped` receives the slots of dropped packets.
 pub(crate) trait PacketQueue: Sized {
     /// Its parameters.
     type Params: Copy;

@@ -65,7 +65,7 @@ pub trait Link: Send {
     fn set_loss(&mut self, _loss: Ppm) -> Result<(), ShaperError> {
         Err(unsupported_change(&self.state(), "loss"))
     }
-    /// Changes the parameters of the link's own queue at once, to entry `_number` of [`LinkConfig::changed_queues`].
+    /// Changes the parameters of the link's own queue at once, to the entry of this index in [`LinkConfig::changed_queues`].
     fn set_queue(&mut self, _number: usize) -> Result<(), ShaperError> {
         Err(unsupported_change(&self.state(), "queue"))
     }

@@ -77,8 +77,8 @@ impl UserLink {
     /// Shapes the egress of `dev` in the calling thread's network namespace. Needs `CAP_NET_ADMIN` and `CAP_NET_RAW` there.
     ///
     /// # Errors
-    /// [`ShaperError::Unsupported`] for classes, the queue `cake`, and interfaces that are not Ethernet; [`ShaperError::Occupied`] if the
-    /// interface already has such a link or other filters; errors of the kernel.
+    /// [`ShaperError::Unsupported`] for the queue `cake`, unsupported values of a queue, classes without a rate, and interfaces that are
+    /// not Ethernet; [`ShaperError::Occupied`] if the interface already has such a link or other filters; errors of the kernel.
     pub fn open(config: &LinkConfig, dev: &str) -> Result<Self, ShaperError> {
         let mut redirect = VethRedirect::create(&config.name, dev)?;
         let rx_end = RxEnd {

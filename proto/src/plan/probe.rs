@@ -26,7 +26,7 @@ pub struct Probe {
     #[schemars(extend("default" = "0us"))]
     pub start: Micros,
     /// Interval between the starts of two measurements; a longer measurement skips the missed ones. `udp_stream`: the interval that
-    /// a row counts.
+    /// a row covers.
     #[serde(default = "default_every")]
     #[schemars(extend("x-from" = "10ms", "x-to" = "1h"))]
     pub every: Micros,

@@ -7,8 +7,8 @@
 const BUCKETS: usize = 10;
 const BUCKET_NS: u64 = 10_000_000;
 const WINDOW_NS: u64 = BUCKETS as u64 * BUCKET_NS;
-/// Sampling interval close to a limit, because reading the thread's CPU clock is a system call. Far below all limits it is that of a
-/// bucket.
+/// Sampling interval close to a limit. Far below all limits it is that of a bucket, because reading the thread's CPU clock is a system
+/// call.
 const SAMPLE_NS: u64 = 1_000_000;
 /// Percent of the window. Above the first, the thread does not spin. Above the second, it is demoted. Below the third, it may be promoted
 /// again. Two spinning threads on one CPU stay below the throttling limit.
@@ -70,7 +70,7 @@ impl DutyGuard {
         since_ns >= BUCKET_NS || since_ns >= SAMPLE_NS && !self.is_far_below(since_ns)
     }
 
-    /// Returns whether all limits are far even if the thread has run all the time since the last sample.
+    /// Returns whether no limit is reached even if the thread has run all the time since the last sample.
     fn is_far_below(&self, since_ns: u64) -> bool {
         self.demoted_ns == 0 && self.used() + since_ns < self.share(SPIN_BELOW_PERCENT)
     }

@@ -83,7 +83,7 @@ pub(crate) struct TransportFrame {
 
 impl TransportFrame {
     /// Parses a frame of `protocol`, [`TCP`] or [`UDP`]. `csum_start` is from the vnet header: with IPv6 extension headers, only this field
-    /// tells the offset of the transport header.
+    /// gives the offset of the transport header.
     pub(crate) fn parse(
         frame: &[u8],
         protocol: u8,

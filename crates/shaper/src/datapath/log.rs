@@ -34,7 +34,7 @@ pub(crate) enum Fate {
     Device,
     /// Dropped by the policer.
     Policed,
-    /// Dropped by the ACK filter, because a newer acknowledgement superseded it.
+    /// Dropped by the ACK filter, because a later segment superseded it.
     AckFilter,
 }
 

@@ -73,7 +73,7 @@ fn no_pinned_map(btf: &Btf<'_>) -> Result<(), SuppliedError> {
     Ok(())
 }
 
-/// Finds the bytes of a variable by its symbol: libbpf fills the offsets into the BTF only when it loads the object.
+/// Finds the bytes of a variable by its symbol: libbpf fills the offsets into the BTF only when it opens the object.
 fn place(
     elf: &ElfFile64<'_>,
     section: &'static str,
