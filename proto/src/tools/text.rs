@@ -63,7 +63,7 @@ pub fn read(bytes: &[u8], base: BaseDate) -> Found {
     if let Some(found) = named::read(bytes) {
         return found;
     }
-    let mut walk = TextReader { base, scan_bytes: SCANS * bytes.len(), ..Default::default() };
+    let mut reader = TextReader { base, scan_bytes: SCANS * bytes.len(), ..Default::default() };
     let mut at = 0;
     let mut number = 0;
     while at < bytes.len() {
@@ -73,27 +73,27 @@ pub fn read(bytes: &[u8], base: BaseDate) -> Found {
         let line = String::from_utf8_lossy(&bytes[at..end.min(at + MAX_LINE_BYTES)]);
         let (stamp, rest) = split(&line, base);
         if rest.trim_start().starts_with('{') && !is_event(rest) {
-            let taken = walk.document(number, &bytes[at..]);
+            let taken = reader.document(number, &bytes[at..]);
             number += bytes[at..at + taken].iter().filter(|&&b| b == b'\n').count() as u64;
             at += taken;
             // The rest of the document's last line.
             let end = bytes[at..].iter().position(|&b| b == b'\n').map_or(bytes.len(), |n| at + n);
             if end - at > MAX_LINE_BYTES {
-                walk.long(number);
+                reader.long(number);
             } else {
                 let behind = String::from_utf8_lossy(&bytes[at..end]);
-                walk.line(number, None, &behind, end < bytes.len());
+                reader.line(number, None, &behind, end < bytes.len());
             }
             at = end + 1;
             continue;
         }
         match end - at > MAX_LINE_BYTES {
-            true => walk.long(number),
-            false => walk.torn(number, stamp, rest, whole),
+            true => reader.long(number),
+            false => reader.torn(number, stamp, rest, whole),
         }
         at = end + 1;
     }
-    walk.finish()
+    reader.finish()
 }
 
 fn split(line: &str, base: BaseDate) -> (Option<u64>, &str) {

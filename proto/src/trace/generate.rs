@@ -170,21 +170,21 @@ pub fn generate(
     if top > MAX_RATE.bits_per_sec() || rate.is_some_and(|rate| rate.bits_per_sec() < 1000) {
         return Err(GenerateError::Rate(top));
     }
-    let mut made = TraceBuilder::new(seed, length_ns);
+    let mut builder = TraceBuilder::new(seed, length_ns);
     match kind {
-        Kind::Lte => return lte(&mut made.draws, length_ns).map(Trace::Opportunities),
+        Kind::Lte => return lte(&mut builder.draws, length_ns).map(Trace::Opportunities),
         Kind::Poisson => {
-            return poisson(&mut made.draws, length_ns, top).map(Trace::Opportunities);
+            return poisson(&mut builder.draws, length_ns, top).map(Trace::Opportunities);
         }
-        Kind::Sl => made.wlan(&SL),
-        Kind::Sb => made.wlan(&SB),
-        Kind::Lb => made.wlan(&LB),
-        Kind::Mobb => made.wlan(&MOBB),
-        Kind::Steps => made.levels(top),
-        Kind::Sawtooth => made.sawtooth(top),
-        Kind::RandomWalk => made.random_walk(top),
+        Kind::Sl => builder.wlan(&SL),
+        Kind::Sb => builder.wlan(&SB),
+        Kind::Lb => builder.wlan(&LB),
+        Kind::Mobb => builder.wlan(&MOBB),
+        Kind::Steps => builder.levels(top),
+        Kind::Sawtooth => builder.sawtooth(top),
+        Kind::RandomWalk => builder.random_walk(top),
     }
-    made.trace()
+    builder.trace()
 }
 
 /// One level of a 60 GHz link's rate: its share of the time, and its centre and spread in Mbit/s.

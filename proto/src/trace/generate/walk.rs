@@ -75,14 +75,14 @@ pub fn walk(seed: u64, length: Micros, between: Between) -> Result<Trace, Genera
     if low >= high || high > highest {
         return Err(GenerateError::Limits { max });
     }
-    let mut made = TraceBuilder::new(seed, length_ns);
+    let mut builder = TraceBuilder::new(seed, length_ns);
     let mut share: f64 = 0.5;
-    while made.row(between.row(share), 100 * MS_NS) {
-        share = (share + 0.05 * made.draws.normal()).abs();
+    while builder.row(between.row(share), 100 * MS_NS) {
+        share = (share + 0.05 * builder.draws.normal()).abs();
         // No step is longer than six deviations.
         share = if share > 1.0 { 2.0 - share } else { share };
     }
-    made.trace()
+    builder.trace()
 }
 
 #[cfg(test)]
