@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ccbench_proto::plan::{Distribution, Link, ProbeKind, Queue, Setting};
+use ccbench_proto::plan::{Distribution, Link, Queue, Setting};
 use ccbench_proto::resolve::ETHERNET_BYTES;
 use ccbench_proto::trace::Trace;
 use ccbench_proto::wire::run_event::Of;
@@ -11,6 +11,7 @@ use ccbench_proto::wire::{LinkPacket, LinkTiming, PacketFate, QdiscSample, Timin
 use ccbench_simulator::T0_NS;
 
 use super::Trial;
+use super::streams::pings_with_several_dscps;
 
 /// Memory per packet of a userspace link with an MTU of 1500 bytes.
 const SLOT_BYTES: u64 = 1536;
@@ -203,12 +204,11 @@ fn times(trial: &Trial, packet: &LinkPacket, least_ns: u64) {
 /// unless the delay reorders packets or acknowledgements are held back. Other queues keep the order of a flow's packets with the same ECN
 /// field, unless that is rewritten.
 fn order(trial: &Trial, name: &str, link: &Link, rows: &LinkRows<'_>) {
-    // Echoes have no ports, so those of all probes are one flow, whose packets classes may separate.
-    let pings = trial.plan.plan().probes.values().filter(|probe| probe.kind == ProbeKind::Ping);
-    let dscps: BTreeSet<u8> = pings.map(|probe| probe.tos >> 2).collect();
-    if !link.classes.is_empty() && dscps.len() > 1 {
-        return;
-    }
+    // Classes may separate the packets of these flows.
+    let separated = match link.classes.is_empty() {
+        true => BTreeSet::new(),
+        false => pings_with_several_dscps(trial),
+    };
     let is_fifo = link.classes.is_empty()
         && !matches!(link.queue, Some(Queue::Fq(_) | Queue::FqCodel(_) | Queue::Dualpi2(_)));
     let keeps_order = link.reorder.is_none()
@@ -224,6 +224,9 @@ fn order(trial: &Trial, name: &str, link: &Link, rows: &LinkRows<'_>) {
         let due_ns = packet.due_ns.unwrap_or(0);
         assert!(due_ns >= last_ns, "link {name}: time goes back: {packet:?}");
         last_ns = due_ns;
+        if separated.contains(&packet.flow) {
+            continue;
+        }
         let queue = (!is_fifo).then_some((packet.flow, packet.ecn));
         if let Some(before) = before.insert(queue, packet) {
             let in_order = packet.queued_ns >= before.queued_ns

@@ -155,6 +155,19 @@ fn of_probes(trial: &Trial) -> Vec<Stream<'_>> {
     streams
 }
 
+/// Returns the hashes of pings and their answers that have more than one DSCP. Echoes over ICMP have no ports, so the packets of all pings
+/// from one node to another are one flow.
+pub(super) fn pings_with_several_dscps(trial: &Trial) -> BTreeSet<u32> {
+    let mut dscps = BTreeMap::<u32, BTreeSet<u8>>::new();
+    for probe in trial.plan.plan().probes.values().filter(|probe| probe.kind == ProbeKind::Ping) {
+        for (from, to) in [(&probe.from, &probe.to), (&probe.to, &probe.from)] {
+            let flow = hash(ICMP, host(trial, from, 0), host(trial, to, 0));
+            dscps.entry(flow).or_default().insert(probe.tos >> 2);
+        }
+    }
+    dscps.into_iter().filter(|(_, dscps)| dscps.len() > 1).map(|(flow, _)| flow).collect()
+}
+
 /// Returns the port of a measurement. `probe` counts those over TCP.
 fn local_port(probe: u64, seq: u64) -> u16 {
     FIRST_LOCAL_PORT + ((probe * PORTS_PER_PROBE + seq * 2) % LOCAL_PORTS) as u16
