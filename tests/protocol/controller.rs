@@ -359,12 +359,12 @@ impl World {
         let (trial, epoch, incarnation) = (of.trial, of.epoch, of.incarnation);
         of.journal.push(Record::Begin { trial, epoch });
         self.call_all(c, Phase::Run, move |_, _| Request::Run { epoch });
-        let limit = Event::RunLimit { controller: c, incarnation, epoch };
-        self.after(TRIAL_MS + REPORT_TIMEOUT_MS, limit);
+        let timeout = Event::ReportTimeout { controller: c, incarnation, epoch };
+        self.after(TRIAL_MS + REPORT_TIMEOUT_MS, timeout);
     }
 
     /// Handles that some nodes have not reported in time.
-    pub fn run_limit(&mut self, c: usize, epoch: u64) {
+    pub fn report_timeout(&mut self, c: usize, epoch: u64) {
         if self.controllers[c].phase == Phase::Run && self.controllers[c].epoch == epoch {
             self.stop_trial(c, true);
         }

@@ -172,7 +172,7 @@ pub enum Event {
     NodeStep { node: usize, incarnation: u64 },
     NodeStart { node: usize, incarnation: u64 },
     CallFails { controller: usize, incarnation: u64, node: usize, call: u64 },
-    RunLimit { controller: usize, incarnation: u64, epoch: u64 },
+    ReportTimeout { controller: usize, incarnation: u64, epoch: u64 },
     Retry { controller: usize, incarnation: u64, node: usize },
     Start { controller: usize },
     Fault(Fault),
@@ -318,7 +318,7 @@ impl World {
                 self.nodes[*node].stopped_until
             }
             Event::CallFails { controller, .. }
-            | Event::RunLimit { controller, .. }
+            | Event::ReportTimeout { controller, .. }
             | Event::Retry { controller, .. } => self.controllers[*controller].stopped_until,
             Event::Keepalive { .. }
             | Event::NodeStart { .. }
@@ -354,9 +354,9 @@ impl World {
                     self.call_fails(controller, node, call);
                 }
             }
-            Event::RunLimit { controller, incarnation, epoch } => {
+            Event::ReportTimeout { controller, incarnation, epoch } => {
                 if self.controllers[controller].is_process(incarnation) {
-                    self.run_limit(controller, epoch);
+                    self.report_timeout(controller, epoch);
                 }
             }
             Event::Retry { controller, incarnation, node } => {

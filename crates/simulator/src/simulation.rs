@@ -319,8 +319,8 @@ impl Simulation {
             if connection.stream == 0 {
                 rows.flow_start(now_ns, connection);
             }
-            let limit_ns = wheel_ns(now_ns, CONNECT_TIMEOUT_S * 1_000_000_000);
-            self.events.add(limit_ns, Event::ConnectTimeout(index));
+            let timeout_ns = wheel_ns(now_ns, CONNECT_TIMEOUT_S * 1_000_000_000);
+            self.events.add(timeout_ns, Event::ConnectTimeout(index));
         }
         if let Some((syn, retry_ns)) = connection.open(now_ns) {
             self.events.add(retry_ns, Event::Connect(index));

@@ -84,9 +84,9 @@ pub struct TcpProbe {
     /// End of the trial. From then on, no measurement begins or fails.
     end_ns: u64,
     request_bytes: u64,
-    /// Bytes of the answer's head.
+    /// Bytes of the response's head.
     head_bytes: u64,
-    /// Bytes of the answer's body.
+    /// Bytes of the response's body.
     body_bytes: u64,
     next_seq: u32,
     due_ns: u64,
@@ -337,9 +337,9 @@ impl TcpProbe {
         self.outbox.extend(ack);
         match direction {
             Direction::Request if received_bytes >= self.request_bytes => {
-                let answer_bytes = self.head_bytes + self.body_bytes;
+                let response_bytes = self.head_bytes + self.body_bytes;
                 if let Some(half) = self.half(Direction::Response) {
-                    half.sender.write(now_ns, answer_bytes);
+                    half.sender.write(now_ns, response_bytes);
                 }
             }
             Direction::Request => {}

@@ -255,7 +255,7 @@ fn a_lost_syn_is_sent_again() {
 #[test]
 fn a_fetch_that_fails_keeps_what_it_measured() {
     let page = |bytes| page(bytes, "repeat = \"once\"\ntimeout = \"500ms\"");
-    // The path fails after the handshake and before the answer.
+    // The path fails after the handshake and before the response.
     let change = "[[changes]]\nat = \"25ms\"\nset = { \"links.back.loss\" = \"99.99%\" }\n";
     let rows = run(&plan(&page(1000), "", "", change));
     let [row] = &rows[..] else { panic!("{rows:?}") };

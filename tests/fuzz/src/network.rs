@@ -5,24 +5,24 @@ use ccbench_agent::probe::http::{RequestParser, Response};
 use ccbench_io::certificate::{Certificate, is_signed_by};
 use ccbench_proto::join::{JoinReply, JoinRequest, JoinToken};
 
-/// An HTTP request and an HTTP answer, in one piece and byte by byte.
+/// An HTTP request and an HTTP response, in one piece and byte by byte.
 pub fn http(data: &[u8]) {
     let whole = RequestParser::default().push(data);
     assert!(whole.is_none_or(|status| [200, 400, 405].contains(&status)));
-    let (mut requests, mut answer) = (RequestParser::default(), Response::default());
+    let (mut requests, mut response) = (RequestParser::default(), Response::default());
     let mut status = None;
     // The parser reads the head again for each byte.
     for byte in data.iter().take(2048) {
         status = status.or_else(|| requests.push(&[*byte]));
-        match answer.push(&[*byte]) {
-            Ok(_) => assert!(answer.bytes <= data.len() as u64),
+        match response.push(&[*byte]) {
+            Ok(_) => assert!(response.bytes <= data.len() as u64),
             Err(error) => {
                 assert!(!error.to_string().is_empty());
                 break;
             }
         }
     }
-    let _ = answer.close();
+    let _ = response.close();
     let mut whole = Response::default();
     if whole.push(data).is_ok() {
         assert!(whole.bytes <= data.len() as u64);
