@@ -42,7 +42,7 @@ struct Route {
     hops: Vec<(usize, [Header; Ecn::ALL.len()])>,
 }
 
-/// Path of a probe's connections, which use the same links one after another.
+/// Path of a probe. Its connections follow one another over the same links.
 #[derive(Debug)]
 struct ProbePath {
     /// Forward and reverse routes over these links.

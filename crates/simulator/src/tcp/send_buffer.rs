@@ -225,7 +225,7 @@ impl Sender {
         self.send_buffer.is_waiting
     }
 
-    /// Returns whether the buffer keeps the connection from sending more than `sent_pkts`: `tcp_cwnd_validate()`.
+    /// `tcp_cwnd_validate()`: returns whether the full buffer limits the connection, once `sent_pkts` have just been sent.
     pub(super) fn is_sndbuf_limited(&self, sent_pkts: u32) -> bool {
         let begins = sent_pkts > 0 && !self.tcp_is_cwnd_limited();
         self.send_buffer.is_waiting

@@ -119,7 +119,7 @@ fn a_write_waits_until_a_third_of_the_buffer_is_free() {
         assert!(up_to <= 90, "the write never goes on");
         sender.on_ack_and_send(20 * MS, &ack(up_to));
     }
-    // Packets of two segments take 832 bytes more. One more segment was too much.
+    // Packets of two segments have 832 bytes of overhead. One more segment was too much.
     let (held, limit) = (before - up_to * MSS, 2 * 46_080 / 3);
     let with_overhead = |bytes: u64| bytes + bytes / (2 * MSS) * 832;
     assert!(with_overhead(held) <= limit && with_overhead(held + MSS) + 832 > limit, "{held}");
@@ -130,7 +130,7 @@ fn without_offloads_a_packet_has_one_segment() {
     let mut sender = sender_without_offloads("reno", SNDBUF);
     sender.write(0, ALL);
     assert_eq!(pushed(&mut sender), [false; 10], "none is a burst, or the end of a write");
-    // A segment takes 832 bytes more: 20 leave room in 46 080 bytes, 21 do not.
+    // A segment has 832 bytes of overhead: 20 leave room in 46 080 bytes, 21 do not.
     assert_eq!((sender.write_seq, sender.info(0).notsent_bytes), (21 * MSS, 11 * MSS_BYTES));
     let sndbuf = SocketBuffer { max_bytes: 16_384, ..SNDBUF };
     let mut small = sender_without_offloads("reno", sndbuf);
