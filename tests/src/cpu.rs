@@ -32,7 +32,7 @@ const SLEEP: Duration = Duration::from_millis(1);
 const SLACK: Duration = Duration::from_micros(500);
 
 /// `/proc` counts in ticks of `USER_HZ`. On a machine with many CPUs, their number exceeds 32 bits after some days.
-fn ticks(count: u64) -> Duration {
+pub(crate) fn ticks(count: u64) -> Duration {
     Duration::from_millis(10 * count)
 }
 
@@ -115,8 +115,8 @@ impl CpuReport {
     }
 
     /// Runs assertions about experiments in these results directories. Failed assertions are excused only if the experiments themselves
-    /// report a timing reason, and none of another kind, and others used the CPU. The report replaces *waited*: a thread that only naps is
-    /// woken at once where the working thread of a link has to wait.
+    /// report a timing reason, and none of another kind, and others used the CPU. The report replaces *waited*: a thread that only sleeps
+    /// is woken at once where the working thread of a link has to wait.
     ///
     /// # Panics
     /// Panics if the assertions do, unless CPU time was missing.
@@ -186,7 +186,7 @@ fn is_late_and_nothing_else(journals: &str) -> bool {
     !codes.is_empty() && codes.iter().all(|code| TIMING_REASONS.contains(&code.as_str()))
 }
 
-/// Returns the sum and maximum of the delays of naps.
+/// Returns the sum and maximum of the delays of sleeps.
 fn sum_delays(stop: &AtomicBool) -> (Duration, Duration) {
     let (mut sum, mut longest) = (Duration::ZERO, Duration::ZERO);
     while !stop.load(Ordering::Relaxed) {
@@ -295,7 +295,7 @@ mod tests {
         assert!(!is_late_and_nothing_else(&trial(&[])), "the trial was not disturbed");
         assert!(
             missing(0, 0, 150).disturbed_run(&late),
-            "a link's thread waited, the one that naps did not"
+            "a link's thread waited, the one that sleeps did not"
         );
         assert!(!missing(500, 0, 50).disturbed_run(&late), "the experiment's own load");
         assert!(!is_late_and_nothing_else(&(late + &trial(&["cc_not_in_force"]))));

@@ -185,7 +185,7 @@ impl Bench {
     }
 
     /// Returns the processes that were in these network namespaces when they were listed, and still are: (pid, command line). The kernel
-    /// reuses the inode of a removed namespace, so a process that started later is of another experiment.
+    /// reuses the inode of a removed namespace, so a process that started later may be of another experiment.
     pub fn processes_in(&self, namespaces: &Namespaces) -> Vec<(u32, String)> {
         processes()
             .map(|(pid, _)| pid)
@@ -286,11 +286,11 @@ fn uptime() -> Duration {
     Duration::from_secs_f64(text.split_whitespace().next().unwrap().parse().unwrap())
 }
 
-/// Returns when a process started, since boot: field 22 of `/proc/PID/stat`, in ticks of 10 ms.
+/// Returns when a process started, since boot: field 22 of `/proc/PID/stat`.
 fn start_time(pid: u32) -> Option<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;
-    Some(Duration::from_millis(10 * fields.split_whitespace().nth(19)?.parse::<u64>().ok()?))
+    Some(cpu::ticks(fields.split_whitespace().nth(19)?.parse().ok()?))
 }
 
 /// Returns the link of a process's network namespace: "net:[4026531840]".
@@ -305,7 +305,7 @@ pub const SETUP_TIMEOUT: Duration = Duration::from_secs(120);
 /// Waits until `fact` holds.
 ///
 /// # Panics
-/// Panics if it does not hold within `limit`; `what` names the fact. The limit is counted in naps of 20 ms, so that time without the CPU
+/// Panics if it does not hold within `limit`; `what` names the fact. The limit is counted in sleeps of 20 ms, so that time without the CPU
 /// does not shorten it.
 pub fn wait_for(what: &str, limit: Duration, mut fact: impl FnMut() -> bool) {
     const POLL_INTERVAL: Duration = Duration::from_millis(20);
