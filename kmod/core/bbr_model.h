@@ -91,7 +91,7 @@ enum cc_bbr_mode {
 	CC_BBR_PROBE_RTT
 };
 
-/* What the ACKs of this round tell about the last probe. */
+/* What the ACKs of this round show of the last probe. */
 enum cc_bbr_ack_phase {
 	CC_BBR_ACKS_INIT,
 	CC_BBR_ACKS_REFILLING,

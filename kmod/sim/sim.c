@@ -418,7 +418,7 @@ static void change_state(struct sim *sim, struct flow *f, int ce)
 	}
 }
 
-/* What an ACK tells about the packets that it acknowledges. */
+/* Properties of the packets that an ACK acknowledges. */
 struct acked {
 	struct packet last; /* sent last among those newly delivered */
 	u32 fresh;	    /* newly delivered */

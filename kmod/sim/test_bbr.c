@@ -186,7 +186,7 @@ static void a_delayed_ack_does_not_raise_the_lowest_rtt(void)
 	CHECK_EQ(state_of(&conn)->probe_rtt_min_us, 30000);
 }
 
-/* PROBE_RTT at 100 delivered packets, 50 in flight: what is sent up to 150 tells nothing about the bandwidth. */
+/* PROBE_RTT at 100 delivered packets, 50 in flight: packets sent up to 150 are no sample of the bandwidth. */
 static void samples_of_probe_rtt_are_application_limited(void)
 {
 	struct cc_bbr_state st = {.flags = CC_BBR_LOW_RATE, .low_rate_from = 100, .low_rate_to = 150};

@@ -292,7 +292,7 @@ static void ce_ends_startup(void)
 	CHECK_EQ(test_stat(&conn, &a, "inflight_hi_pkts"), 101);
 }
 
-/* An application-limited probe does not tell how much fits. */
+/* An application-limited probe does not show how much fits. */
 static void an_application_limited_loss_keeps_inflight_hi(void)
 {
 	struct cc_ack a = test_ack();

@@ -12,7 +12,7 @@ use ccbench_tests::{Bench, binary, python, source_root, text, without_variables_
 
 mod links;
 
-/// Documents with no command to run, because they are about other machines, the lab, root, or long runs.
+/// Documents with no command to run: their commands need other machines, the lab or root, or take long.
 const ONLY_PARSED: [&str; 12] = [
     "README.md",
     "docs/benchmarks.md",

@@ -158,7 +158,7 @@ pub fn counting(victim: Victim, into: &Path) -> Vec<String> {
 /// Returns all faults of a process whose calls strace has counted, separately for each thread.
 pub fn faults(victim: Victim, counted: &str) -> Vec<Fault> {
     let mut by_thread: BTreeMap<(&str, &str), u32> = BTreeMap::new();
-    // With a flag that tells whether the call writes.
+    // Call, its number in the thread, and whether it writes.
     let mut possible: BTreeSet<(&str, u32, bool)> = BTreeSet::new();
     for line in counted.lines() {
         // `1234 write(1</dev/null>, ...) = 5`; for an interrupted call, a second line says "resumed".

@@ -55,7 +55,7 @@ impl Lane {
         self.wait(controller(&self.bench, &self.nodes[0], wrapper, arguments).spawn().unwrap())
     }
 
-    /// Waits for the controller, at most [`RUN_TIMEOUT`], in naps of 20 ms.
+    /// Waits for the controller, at most [`RUN_TIMEOUT`], in sleeps of 20 ms.
     pub fn wait(&self, mut controller: Child) -> Result<ExitStatus, Failure> {
         for _ in 0..RUN_TIMEOUT.as_millis() / 20 {
             if let Some(status) = controller.try_wait().unwrap() {
@@ -241,7 +241,7 @@ impl Lane {
     }
 }
 
-/// Waits until nothing is left, at most [`FREE_TIMEOUT`], in naps of 200 ms.
+/// Waits until nothing is left, at most [`FREE_TIMEOUT`], in sleeps of 200 ms.
 fn wait_until_empty(left: impl Fn() -> String) -> Result<(), Failure> {
     for _ in 0..FREE_TIMEOUT.as_millis() / 200 {
         if left().is_empty() {

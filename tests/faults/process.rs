@@ -71,7 +71,7 @@ impl FromStr for ProcessFault {
     }
 }
 
-/// Returns all of them. None are about memory if there are no control groups that limit it.
+/// Returns all of them; without control groups that limit memory, those that need none.
 pub fn process_faults() -> Vec<ProcessFault> {
     let mut all = Vec::new();
     let limits_memory = MemoryCgroup::new().is_some();

@@ -10,7 +10,7 @@ use crate::world::{Answer, Event, Message, Ms, NODE, World};
 
 /// Number of changes that a trial makes to a node.
 const CHANGES: u32 = 4;
-/// The lease that the controller asks for, and the one after the end of a trial.
+/// The lease that the controller requests, and the one after the end of a trial.
 const LEASE_MS: Ms = 15_000;
 const ENDED_LEASE_MS: Ms = 5_000;
 /// Length of a trial.

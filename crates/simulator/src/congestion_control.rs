@@ -465,7 +465,7 @@ impl CongestionControl {
         out
     }
 
-    /// Asks for the window reduction after a loss or mark. Returns ssthresh in packets.
+    /// Requests the window reduction after a loss or mark. Returns ssthresh in packets.
     pub fn on_loss(&mut self, ack: &Ack) -> u32 {
         // SAFETY: an initialised connection.
         unsafe { cc_call_loss(self.as_mut_ptr(), ack) }

@@ -1,4 +1,4 @@
-//! Events `ecn`: the feedback that congestion controls ask for, and the feedback that their connections have. An agent reports both in its
+//! Events `ecn`: the feedback that congestion controls request, and the feedback that their connections have. An agent reports both in its
 //! reply to Prepare. From them the verdict knows which senders must count every mark.
 
 use ccbench_proto::cc;

@@ -28,7 +28,7 @@ impl EcnVariant {
         }
     }
 
-    /// Returns the flags AE, CWR and ECE of a SYN that asks for this variant: `tcp_ecn_send_syn()`.
+    /// Returns the flags AE, CWR and ECE of a SYN that requests this variant: `tcp_ecn_send_syn()`.
     pub fn syn_ace(self) -> u8 {
         match self {
             Self::NoEcn => 0b000,
@@ -57,7 +57,7 @@ impl EcnVariant {
         }
     }
 
-    /// Returns what the end that has asked for this variant makes of a SYN-ACK: `tcp_ecn_rcv_synack()`.
+    /// Returns what the end that has requested this variant makes of a SYN-ACK: `tcp_ecn_rcv_synack()`.
     pub fn of_syn_ack(self, ace: u8) -> Self {
         match (self, ace) {
             (Self::NoEcn, _) => Self::NoEcn,
@@ -82,7 +82,7 @@ impl EcnVariant {
 /// What the two ends of a connection may negotiate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EcnSettings {
-    /// What the connecting end asks for.
+    /// What the connecting end requests.
     pub request: EcnVariant,
     /// The highest variant that the listening end accepts.
     pub accept: EcnVariant,
@@ -91,7 +91,7 @@ pub struct EcnSettings {
 }
 
 impl EcnSettings {
-    /// Returns the flags of a SYN after this many retransmissions. If a SYN gets no answer, the next one does not ask for ECN (RFC 3168,
+    /// Returns the flags of a SYN after this many retransmissions. If a SYN gets no answer, the next one does not request ECN (RFC 3168,
     /// section 6.1.1.1); with AccECN, the one after the next (RFC 9768, section 3.1.4.1): `__tcp_retransmit_skb()`.
     pub fn syn_ace(&self, retransmits: u32) -> u8 {
         let tries = if self.request == EcnVariant::AccEcn { 1 } else { 0 };
@@ -156,7 +156,7 @@ mod tests {
                 assert_eq!(client.of_syn_ack(0b000), NoEcn);
             }
         }
-        // Only AE is cleared, by a path that takes it for a reserved bit: the remaining flags ask for RFC 3168.
+        // Only AE is cleared, by a path that takes it for a reserved bit: the remaining flags request RFC 3168.
         assert_eq!(AccEcn.of_syn(AccEcn.syn_ace() & 0b011), Rfc3168);
     }
 

@@ -44,7 +44,7 @@ struct Request {
     syn_ack_sent_ns: u64,
     /// SYN-ACKs sent so far.
     syn_acks: u32,
-    /// What the first SYN asked for, limited to what the listener accepts.
+    /// What the first SYN requested, limited to what the listener accepts.
     ecn: EcnVariant,
 }
 

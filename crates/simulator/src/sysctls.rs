@@ -45,7 +45,7 @@ impl Sysctls<'_> {
         self.number("net.ipv4.tcp_ecn", 0).unwrap_or(2)
     }
 
-    /// Returns what a connecting socket asks for (`enum tcp_ecn_mode`).
+    /// Returns what a connecting socket requests (`enum tcp_ecn_mode`).
     pub fn ecn_request(&self) -> EcnVariant {
         match self.ecn() {
             1 | 4 => EcnVariant::Rfc3168,

@@ -91,7 +91,7 @@ fn the_plan_is_one_for_kernels_too() {
     check::read(PLAN, &[]).unwrap();
 }
 
-/// A congestion control that counts marks asks for ECN in addition to `tcp_ecn`, unless that is 0.
+/// A congestion control that counts marks requests ECN in addition to `tcp_ecn`, unless that is 0.
 #[test]
 fn congestion_controls_that_count_marks_ask_for_ecn() {
     let mode = |algorithm: &str, [client, server, path]: [&str; 3]| {
