@@ -199,8 +199,9 @@ fn every_queue_of_the_kernel_carries_traffic() {
 fn every_congestion_control_in_bpf_fills_the_link() {
     const NAMES: [&str; 7] = ["vegas", "ta", "cx", "dctcp", "prague", "bbr2", "bbr3"];
     let instances =
-        NAMES.map(|name| format!("[cc.{name}]\nalgorithm = \"{name}\"\nvia = \"bpf\"\n"));
-    let matrix = format!("[matrix]\n\"flows.f.cc\" = {NAMES:?}\n");
+        NAMES.map(|name| format!("[cc.my_{name}]\nalgorithm = \"{name}\"\nvia = \"bpf\"\n"));
+    let matrix =
+        format!("[matrix]\n\"flows.f.cc\" = {:?}\n", NAMES.map(|name| "my_".to_owned() + name));
     every_point_fills_the_link(&(instances.concat() + &matrix), NAMES.len());
 }
 
