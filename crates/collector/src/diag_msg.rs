@@ -179,7 +179,7 @@ pub(crate) mod tests {
         bytes
     }
 
-    fn message(kind: u16, seq: u32, payload: &[u8]) -> Vec<u8> {
+    pub(crate) fn message(kind: u16, seq: u32, payload: &[u8]) -> Vec<u8> {
         let len = (NLMSG_HEADER_LEN + payload.len()) as u32;
         let mut bytes = len.to_ne_bytes().to_vec();
         bytes.extend_from_slice(&kind.to_ne_bytes());

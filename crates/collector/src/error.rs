@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::inet_diag::REPLY_TIMEOUT;
+
 /// An error of the collector.
 #[derive(Debug, thiserror::Error)]
 pub enum SampleError {
@@ -20,6 +22,28 @@ pub enum SampleError {
         path: String,
         /// The cause.
         source: io::Error,
+    },
+    /// The kernel does not reply to a netlink request.
+    #[error("the kernel did not reply to a netlink request within {} s", REPLY_TIMEOUT.as_secs())]
+    NoReply,
+    /// The kernel's messages belong to no request, or to another one.
+    #[error("the kernel sent a netlink message without the reply to the request")]
+    OtherReply,
+    /// The kernel's reply is neither a socket nor an error.
+    #[error("the kernel replied with a netlink message of the unknown type {kind}")]
+    UnknownReply {
+        /// `nlmsg_type`.
+        kind: u16,
+    },
+    /// The kernel's messages do not fit into the buffer, so that their end is lost.
+    #[error(
+        "the kernel's netlink messages have {len} bytes, but the buffer only {buffer_len}: their end is lost"
+    )]
+    Truncated {
+        /// Length of the messages, in bytes.
+        len: usize,
+        /// Length of the buffer, in bytes.
+        buffer_len: usize,
     },
     /// A message from the kernel is malformed.
     #[error("{what}: malformed at byte {at}")]

@@ -28,7 +28,7 @@ const NLMSG_DONE: u16 = 3;
 /// Maximum length of a message in a dump. The kernel fills messages up to the largest receive buffer seen, at most 32 KiB.
 const BUFFER_LEN: usize = 32 * 1024;
 /// The kernel replies to a dump at once; a longer wait means that a reply was lost.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A sampler of TCP sockets that uses inet_diag.
 #[derive(Default)]
@@ -235,12 +235,15 @@ pub(crate) fn open() -> Result<Socket, SampleError> {
 /// Receives the next messages into `buffer`.
 ///
 /// # Errors
-/// Nothing arrives in time, or the messages do not fit.
+/// `NoReply` if nothing arrives in time, `Truncated` if the messages do not fit.
 pub(crate) fn receive<'a>(socket: &Socket, buffer: &'a mut [u8]) -> Result<&'a [u8], SampleError> {
-    let (_, len) = rustix::net::recv(socket, &mut *buffer, RecvFlags::TRUNC)
-        .map_err(|errno| netlink("receive TCP sockets", errno.into()))?;
-    let what = "netlink message longer than the buffer";
-    buffer.get(..len).ok_or(SampleError::Malformed { what, at: len })
+    let (_, len) =
+        rustix::net::recv(socket, &mut *buffer, RecvFlags::TRUNC).map_err(|errno| match errno {
+            Errno::AGAIN => SampleError::NoReply,
+            _ => netlink("receive TCP sockets", errno.into()),
+        })?;
+    let buffer_len = buffer.len();
+    buffer.get(..len).ok_or(SampleError::Truncated { len, buffer_len })
 }
 
 /// Returns whether the kernel does not support this kind of request or filter.
@@ -329,6 +332,25 @@ mod tests {
         watch.requests = unsupported_requests();
         let error = sampler.drain(1, &mut Vec::new()).unwrap_err().to_string();
         assert!(error.starts_with("cannot dump TCP sockets: "), "{error}");
+    }
+
+    #[test]
+    fn a_reply_that_does_not_come_is_no_malformed_one() {
+        let socket = open().unwrap();
+        set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_millis(1))).unwrap();
+        let error = receive(&socket, &mut [0; 64]).unwrap_err().to_string();
+        assert_eq!(error, "the kernel did not reply to a netlink request within 1 s");
+    }
+
+    #[test]
+    fn a_reply_longer_than_the_buffer_is_no_malformed_one() {
+        let (mut sampler, _client, _accepted) = sampler_with_connection();
+        let watch = sampler.watch.as_mut().unwrap();
+        watch.buffer.truncate(64);
+        let error = sampler.drain(1, &mut Vec::new()).unwrap_err();
+        assert!(matches!(error, SampleError::Truncated { len: 65.., buffer_len: 64 }), "{error}");
+        let error = error.to_string();
+        assert!(error.contains("but the buffer only 64: their end is lost"), "{error}");
     }
 
     #[test]

@@ -22,7 +22,7 @@ const SEQ: u32 = 1;
 /// `None` if no process has such a socket: it belongs to another machine or was closed.
 ///
 /// # Errors
-/// The kernel refuses the request, or its reply is malformed.
+/// The kernel refuses the request, or its reply is missing, too long or malformed.
 pub fn socket_owner(local: SocketAddr, remote: SocketAddr) -> Result<Option<u32>, SampleError> {
     let Some(mut request) = exact(local, remote) else { return Ok(None) };
     set_seq(&mut request, SEQ);
@@ -30,13 +30,17 @@ pub fn socket_owner(local: SocketAddr, remote: SocketAddr) -> Result<Option<u32>
     rustix::net::send(&socket, &request, SendFlags::empty())
         .map_err(|errno| netlink("request a TCP socket", errno.into()))?;
     let mut buffer = vec![0; BUFFER_LEN];
-    let mut rest = receive(&socket, &mut buffer)?;
-    while let Some(msg) = next_msg(&mut rest)? {
+    owner_in(receive(&socket, &mut buffer)?, (local.port(), remote.port()))
+}
+
+/// Returns the user in the kernel's messages.
+fn owner_in(mut messages: &[u8], ports: (u16, u16)) -> Result<Option<u32>, SampleError> {
+    while let Some(msg) = next_msg(&mut messages)? {
         if msg.seq == SEQ {
-            return owner_uid(&msg, (local.port(), remote.port()));
+            return owner_uid(&msg, ports);
         }
     }
-    Err(SampleError::Malformed { what: "netlink message without a reply", at: 0 })
+    Err(SampleError::OtherReply)
 }
 
 /// Returns the user in a reply. If no connection has the addresses, the kernel returns a listening socket. For a closed socket,
@@ -58,7 +62,7 @@ fn owner_uid(msg: &NetlinkMsg<'_>, ports: (u16, u16)) -> Result<Option<u32>, Sam
                 _ => Err(netlink("look up a TCP socket", error)),
             }
         }
-        _ => Err(SampleError::Malformed { what: "reply of another type", at: 0 }),
+        kind => Err(SampleError::UnknownReply { kind }),
     }
 }
 
@@ -67,7 +71,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
-    use crate::diag_msg::tests::payload;
+    use crate::diag_msg::tests::{message, payload};
 
     fn own() -> Option<u32> {
         Some(rustix::process::geteuid().as_raw())
@@ -126,6 +130,16 @@ mod tests {
         assert_eq!(of(&|bytes| bytes[1] = 10), None, "it listens");
         assert_eq!(of(&|bytes| bytes[INODE_AT..72].fill(0)), None, "no process has it");
         assert_eq!(of(&|bytes| bytes[5] ^= 1), None, "another port");
+    }
+
+    #[test]
+    fn a_reply_that_is_missing_or_of_another_type_is_named() {
+        let refused = |messages: &[u8]| owner_in(messages, (1, 2)).unwrap_err().to_string();
+        let missing = "the kernel sent a netlink message without the reply to the request";
+        assert_eq!(refused(&message(NLMSG_ERROR, SEQ + 1, &[0; 4])), missing);
+        assert_eq!(refused(&[]), missing);
+        let unknown = "the kernel replied with a netlink message of the unknown type 99";
+        assert_eq!(refused(&message(99, SEQ, &[])), unknown);
     }
 
     #[test]
