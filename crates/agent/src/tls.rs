@@ -264,7 +264,7 @@ fn revocations(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>
     let all = all.map_err(unusable(WHAT, path))?;
     if all.is_empty() {
         return Err(unusable(WHAT, path)(
-            "it holds no list (PEM); `ccbench pki revoke` writes one",
+            "it holds no list (PEM); `ccbench pki revoke DIR` writes one, where DIR is the authority's directory (of `ccbench pki init`)",
         ));
     }
     Ok(all)

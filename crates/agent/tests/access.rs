@@ -137,6 +137,7 @@ async fn a_revocation_closes_open_connections_and_ends_their_trials() {
     // A file that is not a revocation list changes nothing.
     agent.replace("crl.pem", "no list");
     wait_for("the error", || agent.log().contains("previous certificates stay in force")).await;
+    assert!(agent.log().contains("where DIR is the authority's directory"), "{}", agent.log());
     let still = issue(&agent.ca, 2, Some(&[Scope::Run]), None);
     assert_eq!(agent.call(Some(still), "Describe").await, Outcome::NoConnection);
 }

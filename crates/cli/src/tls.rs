@@ -97,7 +97,8 @@ impl Tls {
             // The certificate is of an authority with another name, or with the same name and another key.
             InvalidCertificate(CertificateError::UnknownRevocationStatus)
             | InvalidCertRevocationList(CertRevocationListError::BadSignature) => Some(format!(
-                "{list} is not the list of the authority that issued the agent's certificate; `ccbench pki revoke DIR` writes it"
+                "{list} is not the list of the authority that issued the agent's certificate; `ccbench pki revoke DIR` writes it, where DIR \
+                 is that authority's directory (of `ccbench pki init`)"
             )),
             _ => None,
         }
@@ -144,7 +145,7 @@ fn revocations(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>
     let all = all.map_err(unusable(LIST, path))?;
     if all.is_empty() {
         return Err(unusable(LIST, path)(
-            "it holds no list (PEM); `ccbench pki revoke DIR` writes one",
+            "it holds no list (PEM); `ccbench pki revoke DIR` writes one, where DIR is the authority's directory (of `ccbench pki init`)",
         ));
     }
     Ok(all)
@@ -191,6 +192,13 @@ mod tests {
         let path = dir.path().join("crl.pem");
         std::fs::write(&path, "no list").unwrap();
         let error = revocations(&path).unwrap_err().to_string();
-        assert!(error.contains("crl.pem: it holds no list (PEM); `ccbench pki revoke"), "{error}");
+        assert!(
+            error.contains("crl.pem: it holds no list (PEM); `ccbench pki revoke DIR`"),
+            "{error}"
+        );
+        assert!(
+            error.contains("DIR is the authority's directory (of `ccbench pki init`)"),
+            "{error}"
+        );
     }
 }
