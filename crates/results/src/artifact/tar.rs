@@ -44,6 +44,15 @@ pub enum TarError {
     /// The archive ends before its end marker.
     #[error("the archive is incomplete; copy it again")]
     Truncated,
+    /// An entry's header does not match its checksum.
+    #[error(
+        "the header of entry {number} does not match its checksum: the copy is damaged, or ccbench did not write the archive; copy it \
+         again, or pack it again if the original has the same error"
+    )]
+    Checksum {
+        /// The entry's number, from 1.
+        number: u64,
+    },
     /// An entry's header is not one of this format.
     #[error("entry {number} {what}; ccbench did not write it")]
     Header {
@@ -268,13 +277,13 @@ fn new_folders(name: &str, before: &str) -> u64 {
 
 fn parse(block: &[u8; BLOCK_BYTES], number: u64) -> Result<Entry, TarError> {
     let wrong = |what| TarError::Header { number, what };
-    if &block[257..263] != MAGIC {
-        return Err(wrong("is not in the ustar format"));
-    }
     let mut blank = *block;
     blank[148..156].fill(b' ');
     if octal(&block[148..156]) != Some(checksum(&blank)) {
-        return Err(wrong("is damaged: its checksum differs"));
+        return Err(TarError::Checksum { number });
+    }
+    if &block[257..263] != MAGIC {
+        return Err(wrong("is not in the ustar format"));
     }
     let text = |field: &[u8]| {
         let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
@@ -401,7 +410,11 @@ mod tests {
         let bytes = archive(&[("run/a", b"abc"), ("run/b", b"")]);
         let mut changed = bytes.clone();
         changed[2] ^= 1;
-        assert!(refused(&changed).contains("its checksum differs"));
+        assert_eq!(
+            refused(&changed),
+            "the header of entry 1 does not match its checksum: the copy is damaged, or ccbench did not write the archive; copy it again, \
+             or pack it again if the original has the same error"
+        );
         for length in 0..bytes.len() {
             let reason = refused(&bytes[..length]);
             assert!(reason.contains("incomplete"), "{length}: {reason}");
