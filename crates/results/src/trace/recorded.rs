@@ -16,9 +16,9 @@ use crate::store::{RunDir, StoreError};
 use crate::summary::query::{Lines, collect, number, scan};
 
 const PACKET_BYTES: u64 = STREAM_PACKET_BYTES as u64;
-/// An interval may lack this many packets, or one part in [`LATE_SHARE`] if that is more, because they arrive in the next one.
+/// An interval may lack this many packets, or this share of them if that is more, because they arrive in the next one.
 const LATE_PACKETS: u64 = 2;
-const LATE_SHARE: u64 = 50;
+const LATE_SHARE: f64 = 0.02;
 
 /// Why a run has no recorded path.
 #[derive(Debug, thiserror::Error)]
@@ -106,7 +106,7 @@ pub fn recording(
         (stream.start.nanos(), stream.window.0.nanos(), stream.window.1.nanos());
     let offered = u128::from(stream.rate.bits_per_sec()) * u128::from(every_ns) / 8_000_000_000;
     let offered = u64::try_from(offered).unwrap_or(u64::MAX);
-    let slack = (LATE_PACKETS * PACKET_BYTES).max(offered / LATE_SHARE);
+    let slack = (LATE_PACKETS * PACKET_BYTES).max((offered as f64 * LATE_SHARE) as u64);
     let length_ns = to_ns.checked_sub(from_ns)?;
     let trace = Steps { steps: vec![], length_ns };
     let mut recording = Recording { trace, saturated: 0, unsaturated: 0, late: 0, missing: 0 };
@@ -236,6 +236,14 @@ mod tests {
         assert_eq!(rows, [(0, bps(50)), (100, bps(10)), (300, bps(98)), (400, 0)]);
         assert!(trace.steps.iter().all(|step| step.delay_ns == Some(5_000_000)));
         assert_eq!(trace.length_ns, 500_000_000);
+    }
+
+    #[test]
+    fn a_fiftieth_of_the_packets_may_be_late() {
+        let fast = Stream { rate: Rate::from_bits_per_sec(120_000_000), ..STREAM };
+        let all = [interval(1, 980), interval(2, 979)];
+        let found = recording(&fast, &all, None).unwrap();
+        assert_eq!((found.unsaturated, found.saturated), (1, 1));
     }
 
     #[test]
