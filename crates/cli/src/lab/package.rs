@@ -119,7 +119,7 @@ pub enum UnfitPackage {
     Json(serde_json::Error),
     /// The package has the layout of another version.
     #[error(
-        "it has format {found}, and this ccbench reads format {FORMAT_VERSION}; take the package of ccbench {}",
+        "it has format {found}, but this ccbench reads format {FORMAT_VERSION}; take the package of ccbench {}",
         env!("CARGO_PKG_VERSION")
     )]
     Format {
@@ -128,7 +128,7 @@ pub enum UnfitPackage {
     },
     /// The kernels are for another architecture.
     #[error(
-        "its kernels are for {found}, and this machine is {arch}; take the package for {arch}, or run `ccbench lab build`",
+        "its kernels are for {found}, but this machine is {arch}; take the package for {arch}, or run `ccbench lab build`",
         arch = std::env::consts::ARCH
     )]
     Architecture {
@@ -509,8 +509,8 @@ mod tests {
             change(&mut manifest);
             refused(&manifest, &files).to_string()
         };
-        assert!(with(|m| m.format_version = 2).contains("format 2"));
-        assert!(with(|m| m.architecture = "vax".to_owned()).contains("are for vax"));
+        assert!(with(|m| m.format_version = 2).contains("format 2, but this ccbench reads"));
+        assert!(with(|m| m.architecture = "vax".to_owned()).contains("for vax, but this machine"));
         assert!(with(|m| m.kernels.clear()).contains("has no kernel"));
         let foreign = |m: &mut Manifest| {
             m.kernels[0].files.insert("../x".to_owned(), FileDigest::of(b""));
