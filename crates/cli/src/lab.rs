@@ -194,14 +194,14 @@ impl Backend for Lab {
     /// Runs as many trials at a time as the machine has room for, because they cannot disturb each other.
     async fn run_trials(&mut self, queue: &TrialQueue<'_>, interrupt: Interrupt) {
         let in_folder = self.images.keys().any(|(engine, _)| *engine == Engine::Uml);
-        let (places, note) = jobs::places(self.jobs, queue.count(), in_folder);
-        queue.use_jobs(places.len(), note.as_deref());
+        let (resources, note) = jobs::guest_resources(self.jobs, queue.count(), in_folder);
+        queue.use_jobs(resources.len(), note.as_deref());
         let next = || queue.start();
-        let run = async |place: &GuestResources, mut running: RunningTrial<'_>| {
-            let result = self.run_trial(place, &mut running, interrupt.clone()).await;
+        let run = async |resources: &GuestResources, mut running: RunningTrial<'_>| {
+            let result = self.run_trial(resources, &mut running, interrupt.clone()).await;
             queue.end(running, result, false).await;
         };
-        crate::jobs::run_in(&places, next, run).await;
+        crate::jobs::run_in(&resources, next, run).await;
     }
 
     async fn close(self) {}
@@ -210,7 +210,7 @@ impl Backend for Lab {
 impl Lab {
     async fn run_trial(
         &self,
-        place: &GuestResources,
+        resources: &GuestResources,
         running: &mut RunningTrial<'_>,
         mut interrupt: Interrupt,
     ) -> Result<Verdict, BackendError> {
@@ -219,7 +219,7 @@ impl Lab {
         let Some((image, dilation)) = self.images.get(&(engine, kernel)) else {
             return Err(LabError::NotOpen { engine, kernel }.into());
         };
-        trial::run((image, *dilation), place, *trial, progress, &mut interrupt).await
+        trial::run((image, *dilation), resources, *trial, progress, &mut interrupt).await
     }
 }
 

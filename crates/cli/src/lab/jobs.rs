@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::{MEMORY_MIB, cpu, uml};
 use crate::jobs;
 
-/// The resources of a guest, which are its place on this machine.
+/// The resources of this machine that a guest gets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GuestResources {
     /// The CPU. `None` means the least busy one at the start (engine uml), or any (qemu).
@@ -14,9 +14,9 @@ pub struct GuestResources {
     pub memory_folder: Option<PathBuf>,
 }
 
-/// Returns a place for each concurrent trial, and a note if there are fewer than wanted. `in_folder` says that guests keep their
+/// Returns the resources of each concurrent trial, and a note if there are fewer trials than wanted. `in_folder` says that guests keep their
 /// memory in files (engine uml).
-pub fn places(
+pub fn guest_resources(
     wanted: Option<u32>,
     trials: usize,
     in_folder: bool,
@@ -31,11 +31,11 @@ pub fn places(
     (on_cpus(&cpu::least_busy_first(), jobs, memory_folder.as_ref()), note)
 }
 
-/// Makes one place per job. Jobs share CPUs only if there are more jobs than CPUs.
+/// Returns the resources of each job. Jobs share CPUs only if there are more jobs than CPUs.
 fn on_cpus(cpus: &[usize], jobs: usize, memory_folder: Option<&PathBuf>) -> Vec<GuestResources> {
-    let place =
+    let with_cpu =
         |cpu: &usize| GuestResources { cpu: Some(*cpu), memory_folder: memory_folder.cloned() };
-    cpus.iter().cycle().take(jobs).map(place).collect()
+    cpus.iter().cycle().take(jobs).map(with_cpu).collect()
 }
 
 /// Memory available for guests.
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn each_job_has_its_own_cpu_while_there_are_enough() {
         let cpus = |jobs| -> Vec<_> {
-            on_cpus(&[2, 0], jobs, None).iter().filter_map(|place| place.cpu).collect()
+            on_cpus(&[2, 0], jobs, None).iter().filter_map(|guest| guest.cpu).collect()
         };
         assert_eq!(cpus(1), [2]);
         assert_eq!(cpus(2), [2, 0]);

@@ -40,13 +40,13 @@ pub const MAX_QUEUED_MESSAGES: usize = 4096;
 const BUSY_DEGRADED_PCT: f64 = 60.0;
 const BUSY_FAILED_PCT: f64 = 90.0;
 
-/// Runs a trial in this place and commits it.
+/// Runs a trial with these resources and commits it.
 ///
 /// # Errors
 /// The trial could not run. The results directory has a record of that.
 pub async fn run(
     (image, dilation): (&VmImage, Option<u32>),
-    place: &GuestResources,
+    resources: &GuestResources,
     Trial { experiment, point, scheduled, dir, epoch }: Trial<'_>,
     progress: &mut TrialProgress<'_>,
     interrupt: &mut Interrupt,
@@ -55,7 +55,7 @@ pub async fn run(
     let key = TrialKey { point_id, trial, seed, epoch };
     let task = task(experiment, point, &point.plan, (scheduled.trial, scheduled.seed));
     let files = BootDirectory::new()?;
-    let vm = image.boot(files.path(), &task, scheduled.seed, dilation, place)?;
+    let vm = image.boot(files.path(), &task, scheduled.seed, dilation, resources)?;
     let (send, mut receive) = mpsc::channel(MAX_QUEUED_MESSAGES);
     let follow = tokio::spawn(vm.follow(send));
     let mut guest = GuestTrial::new(key, point, dir, (image.kernel().engine, files.path()));

@@ -112,7 +112,7 @@ impl VmImage {
         }
     }
 
-    /// Boots the virtual machine for one trial in this place. Its files go to `folder`, which must outlive it.
+    /// Boots the virtual machine for one trial with these resources. Its files go to `folder`, which must outlive it.
     ///
     /// # Errors
     /// A file cannot be written, or the engine cannot be started.
@@ -122,10 +122,10 @@ impl VmImage {
         task: &wire::LabTask,
         seed: u64,
         dilation: Option<u32>,
-        place: &GuestResources,
+        resources: &GuestResources,
     ) -> Result<Vm, LabError> {
         let engine = self.kernel.engine;
-        info!(kernel = self.kernel.release, %engine, seed, dilation, cpu = place.cpu, "boot the lab");
+        info!(kernel = self.kernel.release, %engine, seed, dilation, cpu = resources.cpu, "boot the lab");
         let files = BootFiles::in_folder(folder);
         let mut archive = cpio::Archive::default();
         archive.file("lab/task.pb", 0o644, task.encode_to_vec());
@@ -134,14 +134,14 @@ impl VmImage {
         std::fs::write(&files.initramfs, bytes).map_err(LabError::io("write", &files.initramfs))?;
         std::fs::write(&files.messages, []).map_err(LabError::io("write", &files.messages))?;
         let child = match engine {
-            Engine::Qemu => self.qemu(&files, seed, dilation.unwrap_or(1)).start(place.cpu)?,
+            Engine::Qemu => self.qemu(&files, seed, dilation.unwrap_or(1)).start(resources.cpu)?,
             Engine::Uml => {
                 let console = std::fs::File::create(&files.console)
                     .map_err(LabError::io("write", &files.console))?;
                 let config = UmlConfig {
                     kernel: self.kernel.image.clone(),
                     folder: folder.to_owned(),
-                    memory_folder: match &place.memory_folder {
+                    memory_folder: match &resources.memory_folder {
                         Some(folder) => folder.clone(),
                         None => uml::memory_folder(MEMORY_MIB)?,
                     },
@@ -150,7 +150,7 @@ impl VmImage {
                     controller: std::process::id(),
                 };
                 let least_busy = || cpu::least_busy_first().first().copied().unwrap_or(0);
-                config.start(place.cpu.unwrap_or_else(least_busy), &console)?
+                config.start(resources.cpu.unwrap_or_else(least_busy), &console)?
             }
         };
         Ok(Vm { engine, files, child })
