@@ -8,7 +8,7 @@ use crate::inet_diag::REPLY_TIMEOUT;
 #[derive(Debug, thiserror::Error)]
 pub enum SampleError {
     /// A netlink request failed.
-    #[error("cannot {op}: {source}")]
+    #[error("{op}: {source}")]
     Netlink {
         /// The operation, such as "dump TCP sockets".
         op: &'static str,
@@ -16,7 +16,7 @@ pub enum SampleError {
         source: io::Error,
     },
     /// A file of /proc or /sys could not be read or parsed.
-    #[error("cannot read {path}: {source}")]
+    #[error("read {path}: {source}")]
     Proc {
         /// The file.
         path: String,

@@ -336,6 +336,6 @@ mod tests {
     #[test]
     fn error_for_a_missing_process_names_its_file() {
         let error = HostSampler::new(u32::MAX).err().unwrap().to_string();
-        assert!(error.starts_with("cannot read /proc/4294967295/stat: "), "{error}");
+        assert!(error.starts_with("read /proc/4294967295/stat: "), "{error}");
     }
 }

@@ -331,7 +331,7 @@ mod tests {
         watch.fallbacks.clear();
         watch.requests = unsupported_requests();
         let error = sampler.drain(1, &mut Vec::new()).unwrap_err().to_string();
-        assert!(error.starts_with("cannot dump TCP sockets: "), "{error}");
+        assert!(error.starts_with("dump TCP sockets: "), "{error}");
     }
 
     #[test]

@@ -12,19 +12,19 @@ pub enum AcksError {
     #[error("this agent was built without eBPF (build it with its feature `ebpf`)")]
     NotBuilt,
     /// /sys/kernel/btf/vmlinux cannot be read.
-    #[error("cannot read the kernel's BTF (CONFIG_DEBUG_INFO_BTF): {}", chain(source.as_ref()))]
+    #[error("read the kernel's BTF (CONFIG_DEBUG_INFO_BTF): {}", chain(source.as_ref()))]
     Btf {
         /// The cause.
         source: Source,
     },
     /// The kernel refused to create the maps.
-    #[error("cannot load BPF maps (needs CAP_BPF and CAP_PERFMON): {}", chain(source.as_ref()))]
+    #[error("load BPF maps (needs CAP_BPF and CAP_PERFMON): {}", chain(source.as_ref()))]
     LoadMaps {
         /// The cause.
         source: Source,
     },
     /// The kernel refused to load a program.
-    #[error("cannot load the BPF program for the tracepoint {tracepoint}: {}", chain(source.as_ref()))]
+    #[error("load the BPF program for the tracepoint {tracepoint}: {}", chain(source.as_ref()))]
     LoadProgram {
         /// The tracepoint.
         tracepoint: &'static str,
@@ -32,13 +32,13 @@ pub enum AcksError {
         source: Source,
     },
     /// A value of `acks_global` cannot be set.
-    #[error("cannot set up the BPF programs: {}", chain(source.as_ref()))]
+    #[error("set up the BPF programs: {}", chain(source.as_ref()))]
     SetUp {
         /// The cause.
         source: Source,
     },
     /// The kernel refused to attach a program.
-    #[error("cannot attach the BPF program {program}: {}", chain(source.as_ref()))]
+    #[error("attach the BPF program {program}: {}", chain(source.as_ref()))]
     Attach {
         /// The program's name.
         program: String,
@@ -52,7 +52,7 @@ pub enum AcksError {
         name: &'static str,
     },
     /// A map has an unexpected type.
-    #[error("cannot open the BPF map {name}: {}", chain(source.as_ref()))]
+    #[error("open the BPF map {name}: {}", chain(source.as_ref()))]
     OpenMap {
         /// The map's name.
         name: &'static str,
