@@ -139,9 +139,9 @@ pub struct FlowTask {
 
 /// Number of port ranges that trials use in turn.
 pub const PORT_SLOTS: u32 = 32;
-/// Most flow groups in one plan (one server port each).
+/// Most flow groups that run at one point (one server port each).
 pub const MAX_GROUPS: u32 = 32;
-/// Most data connections in one plan.
+/// Most data connections at one point.
 pub const MAX_SOCKETS: u32 = 600;
 
 /// The listener's port of flow group number `group` (in name order).

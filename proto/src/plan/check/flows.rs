@@ -1,7 +1,7 @@
 //! Flow groups.
 
 use crate::cc::refuse_kernel_name;
-use crate::plan::timeline::{flow_span, is_scheduled, phase_spans};
+use crate::plan::timeline::{flow_span, phase_spans};
 use crate::plan::{Flow, Pause, Plan, Tool};
 use crate::resolve::on_round_trip;
 use crate::schedule::{CONNECT_TIMEOUT_S, MAX_GROUPS, MAX_SOCKETS};
@@ -9,7 +9,7 @@ use crate::topology::Topology;
 use crate::units::{Bytes, Micros, Rate};
 
 use super::endpoints::ends;
-use super::limits::{LENGTHS, PHASE_FLOWS};
+use super::limits::{LENGTHS, PHASE_FLOWS, SCHEDULE, SOCKETS, groups_here, sockets_here};
 use super::lints::ROUND_TRIP;
 use super::problems::Problems;
 use super::{Target, probes};
@@ -26,18 +26,19 @@ pub(super) fn check(
     problems: &mut Problems,
 ) {
     nothing_to_measure(plan, problems);
-    if plan.flows.len() > MAX_GROUPS as usize {
+    let groups = groups_here(plan, problems).count();
+    if groups > MAX_GROUPS as usize {
         problems.error_from(
             &["flows"],
-            &[],
-            format!("there are {} groups; {MAX_GROUPS} are allowed", plan.flows.len()),
+            &SCHEDULE,
+            format!("there are {groups} groups; {MAX_GROUPS} are allowed"),
         );
     }
-    let sockets: u64 = plan.flows.values().map(|flow| u64::from(flow.count)).sum();
+    let sockets = sockets_here(plan, problems);
     if sockets > u64::from(MAX_SOCKETS) {
         problems.error_from(
             &["flows"],
-            &[&["flows", "*", "count"]],
+            &SOCKETS,
             format!("their counts sum to {sockets} sockets; {MAX_SOCKETS} are allowed"),
         );
     }
@@ -98,10 +99,7 @@ fn nothing_to_measure(plan: &Plan, problems: &mut Problems) {
         );
     }
     // Groups that run at no point have errors of their own.
-    let runs_elsewhere = |(name, flow): (&String, &Flow)| {
-        !is_scheduled(plan, name, flow) && problems.runs_at_a_point(name)
-    };
-    if !plan.flows.is_empty() && plan.flows.iter().all(runs_elsewhere) {
+    if !plan.flows.is_empty() && groups_here(plan, problems).next().is_none() {
         problems.error_from(
             &["flows"],
             &[&["flows"], &["probes"], PHASE_FLOWS],

@@ -1,8 +1,7 @@
 //! Bounds and messages that several rules share.
 
-use crate::plan::Plan;
 use crate::plan::parse::suggest::hint;
-use crate::plan::timeline::is_scheduled;
+use crate::plan::{Flow, Plan};
 use crate::units::{Micros, Rate};
 
 use super::problems::Problems;
@@ -30,6 +29,27 @@ pub(super) const AGENTS: &[&str] = &["nodes", "*", "agent"];
 pub(super) const LENGTHS: &[&str] = &["phases", "*", "length"];
 /// The groups that run in a phase.
 pub(super) const PHASE_FLOWS: &[&str] = &["phases", "*", "flows"];
+/// The keys that decide which groups run.
+pub(super) const SCHEDULE: [&[&str]; 3] =
+    [PHASE_FLOWS, &["flows", "*", "start"], &["flows", "*", "stop"]];
+/// The keys that decide how many connections the groups have that run.
+pub(super) const SOCKETS: [&[&str]; 4] =
+    [SCHEDULE[0], SCHEDULE[1], SCHEDULE[2], &["flows", "*", "count"]];
+
+/// The flow groups without those that run only at other points.
+pub(super) fn groups_here<'p>(
+    plan: &'p Plan,
+    problems: &Problems,
+) -> impl Iterator<Item = &'p Flow> {
+    let groups = plan.flows.iter();
+    let here = groups.filter(move |(name, flow)| !problems.runs_only_elsewhere(plan, name, flow));
+    here.map(|(_, flow)| flow)
+}
+
+/// The number of connections of these groups.
+pub(super) fn sockets_here(plan: &Plan, problems: &Problems) -> u64 {
+    groups_here(plan, problems).map(|flow| u64::from(flow.count)).sum()
+}
 
 /// Whether `name` is a node; otherwise reports the problem.
 pub(super) fn known_node(plan: &Plan, path: &[&str], name: &str, problems: &mut Problems) -> bool {
@@ -43,8 +63,7 @@ pub(super) fn known_flow(plan: &Plan, path: &[&str], name: &str, problems: &mut 
     if !known(plan.flows.keys(), what, path, name, problems) {
         return false;
     }
-    let scheduled = plan.flows.get(name).is_some_and(|flow| is_scheduled(plan, name, flow));
-    if !scheduled && problems.runs_at_a_point(name) {
+    if plan.flows.get(name).is_some_and(|flow| problems.runs_only_elsewhere(plan, name, flow)) {
         let reads: &[&[&str]] = &[path, &["flows", name], PHASE_FLOWS];
         let why = format!(
             "`{name}` runs in no phase of this point, so the group does not exist there; let the factor that sets the \

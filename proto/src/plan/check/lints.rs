@@ -10,7 +10,7 @@ use crate::topology::Topology;
 use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Rate};
 
 use super::impair::MAX_BURST;
-use super::limits::{AGENTS, LENGTHS};
+use super::limits::{AGENTS, LENGTHS, SOCKETS, sockets_here};
 use super::problems::Problems;
 use super::{classes, traces};
 
@@ -360,11 +360,11 @@ fn offloads(plan: &Plan, problems: &mut Problems) {
 }
 
 fn sampling(plan: &Plan, problems: &mut Problems) {
-    let sockets: u64 = plan.flows.values().map(|flow| u64::from(flow.count)).sum();
+    let sockets = sockets_here(plan, problems);
     if plan.sample.tcp < FAST_SAMPLE && sockets > MANY_SOCKETS {
         problems.warning_from(
             &["sample", "tcp"],
-            &[&["flows", "*", "count"]],
+            &SOCKETS,
             format!("{} with {sockets} sockets costs CPU time that the flows may need; {FAST_SAMPLE} is safe", plan.sample.tcp),
         );
     }

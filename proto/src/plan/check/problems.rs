@@ -7,6 +7,8 @@ use crate::plan::checked::PlanFiles;
 use crate::plan::parse::set::join_key;
 use crate::plan::parse::unread_keys::UnreadKeys;
 use crate::plan::problem::{PlanProblem, Severity};
+use crate::plan::timeline::is_scheduled;
+use crate::plan::{Flow, Plan};
 
 use super::Target;
 
@@ -60,6 +62,11 @@ impl Problems {
     /// Whether a group runs at some point, though perhaps not at the checked one.
     pub(super) fn runs_at_a_point(&self, group: &str) -> bool {
         self.running.as_ref().is_some_and(|running| running.contains(group))
+    }
+
+    /// Whether a group runs at another point but not at the checked one, whose plan this is. It does not exist there.
+    pub(super) fn runs_only_elsewhere(&self, plan: &Plan, group: &str, flow: &Flow) -> bool {
+        !is_scheduled(plan, group, flow) && self.runs_at_a_point(group)
     }
 
     /// Ignores the value at the path from now on.

@@ -38,7 +38,7 @@ fn decides_when_groups_run(key: &[String]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::plan::check::{CheckedPlan, read};
+    use crate::plan::check::{CheckedPlan, PlanProblem, read};
     use crate::resolve;
     use crate::schedule::{TrialContext, flows, task_for};
 
@@ -118,6 +118,57 @@ mod tests {
             }
         }
         assert!(with > 0 && without > 0, "{with} designs with `two`, {without} without");
+    }
+
+    /// Reads a plan with two points: this number of groups runs at each, none at both. Each group has `count` connections, and
+    /// each point one more.
+    fn of_two_points(
+        groups: [usize; 2],
+        count: u32,
+        rest: &str,
+    ) -> Result<CheckedPlan, Vec<String>> {
+        let names = |prefix: &str, groups: usize| -> Vec<String> {
+            (0..groups).map(|number| format!("{prefix}{number}")).collect()
+        };
+        let [mut first, mut second] = [names("a", groups[0]), names("b", groups[1])];
+        let flow =
+            |name: &String| format!("[flows.{name}]\nfrom = \"a\"\nto = \"b\"\ncount = {count}\n");
+        let flows: Vec<String> = first.iter().chain(&second).map(flow).collect();
+        first.push("one".to_owned());
+        second.push("two".to_owned());
+        let matrix = format!(
+            "{}[matrix.load]\nx = {{ \"phases.0.flows\" = {first:?} }}\ny = {{ \"phases.0.flows\" = {second:?} }}\n{rest}",
+            flows.concat()
+        );
+        let of = |problems: &[PlanProblem]| -> Vec<String> {
+            let about =
+                problems.iter().filter(|problem| ["flows", "sample.tcp"].contains(&&*problem.path));
+            about.map(ToString::to_string).collect()
+        };
+        match read(&text("[\"one\"]", &matrix), &[]) {
+            Ok((plan, warnings)) if of(&warnings).is_empty() => Ok(plan),
+            Ok((_, problems)) | Err(problems) => Err(of(&problems)),
+        }
+    }
+
+    #[test]
+    fn only_groups_that_run_at_a_point_count_for_its_limits() {
+        // 42 groups with 802 connections, half of them at each point.
+        let plan = of_two_points([20, 20], 20, "").unwrap();
+        let numbers: Vec<usize> = groups(&plan).iter().map(Vec::len).collect();
+        assert_eq!(numbers, [21, 21]);
+        let of = |groups, count| of_two_points(groups, count, "").unwrap_err();
+        assert_eq!(of([32, 20], 1), ["flows: there are 33 groups; 32 are allowed (at load=x)"]);
+        let sockets = "flows: their counts sum to 601 sockets; 600 are allowed (at load=y)";
+        assert_eq!(of([10, 20], 30), [sockets]);
+    }
+
+    #[test]
+    fn only_groups_that_run_at_a_point_count_for_the_cost_of_samples() {
+        let of = |count| of_two_points([3, 3], count, "[sample]\ntcp = \"5ms\"\n");
+        assert!(of(16).is_ok(), "{:?}", of(16).err());
+        let found = of(17).unwrap_err();
+        assert!(found.len() == 1 && found[0].contains("5ms with 52 sockets"), "{found:?}");
     }
 
     #[test]
