@@ -334,7 +334,8 @@ impl FlowState {
                 // A socket that closed early has its own reason.
                 self.judge_end(stop_s, every, problems);
             } else {
-                problems.add(Status::Failed, ReasonCode::FlowDead, "no data arrived".to_owned());
+                let why = dead(stop_s - start_s);
+                problems.add(Status::Failed, ReasonCode::FlowDead, why);
             }
             return;
         };
@@ -398,6 +399,17 @@ impl FlowState {
     }
 }
 
+/// Returns why a flow that ran for `ran_s` is dead. A flow may start up to [`LATE_S`] late, so a shorter one says little about its path.
+fn dead(ran_s: f64) -> String {
+    if ran_s >= LATE_S {
+        return "no data arrived".to_owned();
+    }
+    format!(
+        "no data arrived in {ran_s:.2} s; on a busy machine or a long path, a flow takes up to {LATE_S:.0} s to start: let it run \
+         longer"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use ccbench_proto::plan::check::{self, TraceFacts};
@@ -453,8 +465,8 @@ flows = ["near", "far"]
         assert_eq!(check.outages["far"], [(7.0, 9.0)]);
     }
 
-    #[test]
-    fn a_flow_without_data_is_starved_if_others_of_its_group_are_not() {
+    /// A group of two flows that run for 10 s.
+    fn two_flows() -> FlowTask {
         let text = r#"
 name = "starved"
 [nodes]
@@ -472,7 +484,27 @@ length = "10s"
 flows = ["many"]
 "#;
         let (plan, _) = check::read(text, &[]).unwrap();
-        let task = schedule::flows(&plan).remove(0);
+        schedule::flows(&plan).remove(0)
+    }
+
+    #[test]
+    fn a_dead_flow_that_was_too_short_says_so() {
+        let task = two_flows();
+        let why = |end_s| {
+            let mut problems = Problems::default();
+            let every = Micros::from_millis(100);
+            FlowState::default().judge((&task, false), every, end_s, &mut problems);
+            problems.0.remove(&ReasonCode::FlowDead).unwrap().2
+        };
+        assert_eq!(why(10.0), "no data arrived");
+        assert_eq!(why(1.0), "no data arrived");
+        let short = why(0.3);
+        assert!(short.starts_with("no data arrived in 0.30 s; on a busy machine"), "{short}");
+    }
+
+    #[test]
+    fn a_flow_without_data_is_starved_if_others_of_its_group_are_not() {
+        let task = two_flows();
         let judged = |flow: &FlowState, has_data| {
             let mut problems = Problems::default();
             flow.judge((&task, has_data), Micros::from_millis(100), 10.0, &mut problems);
