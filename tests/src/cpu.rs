@@ -121,14 +121,25 @@ impl CpuReport {
     /// # Panics
     /// Panics if the assertions do, unless CPU time was missing.
     pub fn check_run<T>(&self, results: &[PathBuf], assertions: impl FnOnce() -> T) -> Option<T> {
-        let journals =
-            results.iter().map(|dir| std::fs::read_to_string(dir.join("journal.ndjson")));
-        let all: String = journals.map(Result::unwrap_or_default).collect();
-        self.skip_if(self.disturbed_run(&all), assertions)
+        self.skip_if(self.explains_runs(results), assertions)
+    }
+
+    /// Returns whether missing CPU time explains that experiments in these results directories failed: since each was last started or
+    /// continued, they report timing reasons, and none of another kind, and others used the CPU.
+    pub fn explains_runs(&self, results: &[PathBuf]) -> bool {
+        let journal = |dir: &PathBuf| std::fs::read_to_string(dir.join("journal.ndjson"));
+        let journals = results.iter().map(journal).map(Result::unwrap_or_default);
+        let all: String = journals.map(|all| since_last_start(&all).to_owned()).collect();
+        self.disturbed_run(&all)
+    }
+
+    /// Returns whether others used more CPU time than an experiment tolerates.
+    pub fn is_disturbed(&self) -> bool {
+        self.was_taken(self.elapsed.mul_f64(RUN_TOLERANCE))
     }
 
     fn disturbed_run(&self, journals: &str) -> bool {
-        self.was_taken(self.elapsed.mul_f64(RUN_TOLERANCE)) && is_late_and_nothing_else(journals)
+        self.is_disturbed() && is_late_and_nothing_else(journals)
     }
 }
 
@@ -171,6 +182,11 @@ impl CpuWatch {
             other_processes: since(since(now.busy, self.counters.busy), own),
         }
     }
+}
+
+/// Returns what a journal says since its run was started, or continued by `--resume`. It may begin within a line.
+fn since_last_start(journal: &str) -> &str {
+    journal.rfind("\"event\":\"run_start\"").map_or(journal, |at| &journal[at..])
 }
 
 /// Returns whether journals have trials with timing reasons, and none with another reason.
@@ -299,6 +315,19 @@ mod tests {
         );
         assert!(!missing(500, 0, 50).disturbed_run(&late), "the experiment's own load");
         assert!(!is_late_and_nothing_else(&(late + &trial(&["cc_not_in_force"]))));
+    }
+
+    #[test]
+    fn trials_before_a_run_was_resumed_do_not_count() {
+        let start = "{\"event\":\"run_start\",\"plan_sha256\":\"\"}\n";
+        let trial = |code: &str| {
+            format!("{{\"event\":\"trial_end\",\"reasons\":[{{\"code\":\"{code}\"}}]}}\n")
+        };
+        let resumed = [start, &trial("node_lost"), start, &trial("link_late")].concat();
+        assert!(is_late_and_nothing_else(since_last_start(&resumed)));
+        let again = [resumed.as_str(), start, &trial("node_lost")].concat();
+        assert!(!is_late_and_nothing_else(since_last_start(&again)));
+        assert_eq!(since_last_start(&trial("link_late")), trial("link_late"), "a cut journal");
     }
 
     #[test]
