@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::failure::Failure;
-use crate::lane::{FaultResult, Lane, RUN};
+use crate::lane::{FaultResult, Lane, RUN, SHORT};
 use crate::nodes::{controller, read};
 
 /// Within this time, an agent that will be killed has recorded changes.
@@ -123,14 +123,14 @@ impl Lane {
         // Like an operator who has a copy.
         replace(&path, |_| whole.clone());
         self.start(&[])?;
-        self.check_after(&RUN)?;
+        self.check_after()?;
         Ok(FaultResult { code, injected: true })
     }
 
     /// Kills node a's agent and the controller when node a has been changed, and waits for node b.
     fn interrupt_trial(&mut self) -> Result<(), Failure> {
         self.ensure_started()?;
-        let mut child = controller(&self.bench, &self.nodes[0], &[], &RUN).spawn().unwrap();
+        let mut child = controller(&self.bench, &self.nodes[0], &[], &SHORT).spawn().unwrap();
         let journal = self.bench.path("a/state/undo.ndjson");
         for _ in 0..PREPARE_TIMEOUT.as_millis() / 20 {
             if !read(&journal).is_empty() {
@@ -162,11 +162,11 @@ impl Lane {
         self.check_logs()?;
         let printed = self.bench.printed();
         if status.success() {
-            self.check_results(true)?;
+            self.check_results(Some(2))?;
         } else if printed.is_empty() {
             return Err(Failure::Silent { file: path, printed });
         }
-        self.check_after(&RUN)?;
+        self.check_after()?;
         Ok(FaultResult { code: status.code(), injected: true })
     }
 }

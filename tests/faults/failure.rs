@@ -36,6 +36,6 @@ pub enum Failure {
     Torn { verify: String, printed: String },
     #[error("an interruption shorter than 3 s lost a node: {printed}")]
     NodeLost { printed: String },
-    #[error("{lines} lines for 2 trials: {printed}")]
-    Incomplete { lines: usize, printed: String },
+    #[error("{lines} lines for {trials} trials: {printed}")]
+    Incomplete { lines: usize, trials: usize, printed: String },
 }

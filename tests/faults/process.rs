@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::failure::Failure;
 use crate::fault::Victim;
-use crate::lane::{FaultResult, Lane, RUN};
+use crate::lane::{CLEAN, FaultResult, Lane, RUN, SHORT};
 use crate::memory_cgroup::MemoryCgroup;
 use crate::nodes::{controller, controller_into, read, send};
 
@@ -102,7 +102,7 @@ impl Lane {
 
     fn stop(&mut self, victim: Victim, at_ms: u64, length_ms: u64) -> Result<FaultResult, Failure> {
         self.ensure_started()?;
-        let child = controller(&self.bench, &self.nodes[0], &[], &RUN).spawn().unwrap();
+        let child = controller(&self.bench, &self.nodes[0], &[], &SHORT).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(at_ms));
         let pid = match victim {
             Victim::Agent => self.nodes[0].pid(),
@@ -114,8 +114,8 @@ impl Lane {
         let status = self.wait(child)?;
         self.check_code(status, false)?;
         self.check_logs()?;
-        self.check_results(status.success())?;
-        self.check_after(&RUN)?;
+        self.check_results(status.success().then_some(2))?;
+        self.check_after()?;
         Ok(FaultResult { code: status.code(), injected: true })
     }
 
@@ -123,12 +123,12 @@ impl Lane {
     fn replace_controller(&mut self, at_ms: u64) -> Result<FaultResult, Failure> {
         self.ensure_started()?;
         let files = ["first-out", "first-err"];
-        let mut first = controller_into(&self.bench, &self.nodes[0], &[], &RUN, files);
+        let mut first = controller_into(&self.bench, &self.nodes[0], &[], &SHORT, files);
         let first = first.spawn().unwrap();
         let pid = Some(first.id());
         std::thread::sleep(Duration::from_millis(at_ms));
         send(pid, Signal::STOP);
-        let second = self.wait_until_unchanged(&[0, 1]).and_then(|()| self.expect_ok(&RUN));
+        let second = self.wait_until_unchanged(&[0, 1]).and_then(|()| self.expect_ok(&CLEAN));
         send(pid, Signal::CONT);
         let status = self.wait(first)?;
         second?;
@@ -138,8 +138,8 @@ impl Lane {
         }
         self.check_code(status, false)?;
         self.check_logs()?;
-        self.check_results(false)?;
-        self.check_after(&RUN)?;
+        self.check_results(None)?;
+        self.check_after()?;
         Ok(FaultResult { code: status.code(), injected: true })
     }
 
@@ -169,12 +169,13 @@ impl Lane {
     fn measure_peak(&mut self, victim: Victim) -> Result<u64, Failure> {
         let group = MemoryCgroup::new().unwrap();
         let (wrapper, plain) = (group.wrapper(), Vec::new());
-        let (of_agent, of_controller) = match victim {
-            Victim::Agent => (&wrapper, &plain),
-            Victim::Controller => (&plain, &wrapper),
+        // The same run as the one with the limit.
+        let (of_agent, of_controller, arguments) = match victim {
+            Victim::Agent => (&wrapper, &plain, &SHORT[..]),
+            Victim::Controller => (&plain, &wrapper, &RUN[..]),
         };
         self.start(of_agent)?;
-        let status = self.run(of_controller, &RUN)?;
+        let status = self.run(of_controller, arguments)?;
         self.check_code(status, false)?;
         self.nodes[0].stop()?;
         let peak = group.peak();

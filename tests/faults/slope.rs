@@ -6,7 +6,7 @@ use std::time::Duration;
 use ccbench_tests::skip::skip;
 use ccbench_tests::{Bench, alone};
 
-use crate::lane::{Lane, RUN};
+use crate::lane::Lane;
 use crate::nodes::read;
 use crate::points;
 
@@ -163,7 +163,7 @@ fn agents_do_not_grow_by_trials() {
     lane.start(&[]).unwrap();
     let mut samples = [Vec::new(), Vec::new()];
     for run in 1..=count(RUNS) {
-        lane.check_after(&RUN).unwrap();
+        lane.run_short().unwrap();
         for (samples, node) in samples.iter_mut().zip(&lane.nodes) {
             let pid = node.pid().unwrap();
             samples.push(Sample::of(pid, 2 * run).expect("the agent runs"));
