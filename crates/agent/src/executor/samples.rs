@@ -209,7 +209,7 @@ struct SamplerLoop {
     host: HostSampler,
     stop: Arc<OwnedFd>,
     seen: Arc<Mutex<SocketHistories>>,
-    /// Sorted with the latest first.
+    /// The next one is last.
     changes: Vec<Change>,
     late: u64,
     missed: u64,
@@ -245,7 +245,9 @@ impl SamplerLoop {
                 change: change.clone(),
             })
             .collect();
-        changes.sort_by_key(|change| std::cmp::Reverse(change.due_ns));
+        // Taken from the end. Changes of one instant keep the plan's order, since each queue includes the changes before it.
+        changes.sort_by_key(|change| change.due_ns);
+        changes.reverse();
         let ports = PortMap::new(&task.flows);
         Self {
             last_pass_ns: start,

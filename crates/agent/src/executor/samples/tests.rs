@@ -1,26 +1,65 @@
+use ccbench_proto::plan::{self, Queue};
+use ccbench_proto::resolve::LinkConfig;
+use ccbench_proto::trigger::LinkChanges;
+use ccbench_proto::units::{Limit, Packets};
+use tokio::sync::mpsc;
+
 use super::*;
+use crate::executor::Outgoing;
 use crate::executor::tests::RowsPerPass;
+use crate::interfaces::Interfaces as _;
+use crate::interfaces::fake::FakeInterfaces;
 use crate::sockets::names::Names;
 
-#[test]
-fn what_is_due_when_it_is_stopped_is_done() {
-    let (out, mut rows) = Outbox::new(Names::default());
+/// Returns the rows of a trial that is stopped before its thread first checks for it.
+fn run_stopped(links: Vec<TimedLink>) -> mpsc::Receiver<Outgoing> {
+    let (out, rows) = Outbox::new(Names::default());
     let task = SampleTask {
         sampler: Box::new(RowsPerPass(1)),
         flows: Vec::new(),
         cc: cc_state::Reader::default(),
         sample: Sample::default(),
         awake: KeptAwakeBy::Nobody,
-        links: Vec::new(),
+        links,
         start_at_ns: 0,
         out,
     };
     let host = HostSampler::new(std::process::id()).unwrap();
-    // The stop is requested before the thread first checks for it.
     let stop = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
     SamplerLoop::new(task, host, Arc::new(stop), Arc::default()).run();
-    let first = rows.try_recv().unwrap().event.of;
+    rows
+}
+
+#[test]
+fn what_is_due_when_it_is_stopped_is_done() {
+    let first = run_stopped(Vec::new()).try_recv().unwrap().event.of;
     assert!(matches!(first, Some(Of::FlowSample(_))), "{first:?}");
+}
+
+#[test]
+fn changes_of_one_instant_are_made_in_their_order() {
+    let queue = Queue::pfifo(Limit::Packets(Packets::new(100)));
+    let config = LinkConfig::new("l", plan::Link::default(), queue);
+    let change = |number: u64| TimedChange {
+        at: Micros::default(),
+        rate: Some(Rate::from_bits_per_sec(number * 1_000_000)),
+        delay: None,
+        loss: None,
+        queue: None,
+        source: format!("change {number}"),
+    };
+    let link = TimedLink {
+        link: FakeInterfaces::default().open(&config, "eth0").unwrap(),
+        dev: "eth0".to_owned(),
+        changes: [1, 2, 3].map(change).to_vec(),
+        triggered: LinkChanges::default(),
+    };
+    let mut rows = run_stopped(vec![link]);
+    let sources = [(); 3].map(|()| match rows.try_recv().unwrap().event.of {
+        Some(Of::LinkChange(change)) => change.source,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(sources, ["change 1", "change 2", "change 3"]);
 }
 
 #[test]
