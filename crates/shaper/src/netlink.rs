@@ -169,16 +169,28 @@ impl Socket {
             if message::u32_at(datagram, 8) != Some(self.sequence) {
                 continue;
             }
-            let flags = message::u16_at(datagram, 6).unwrap_or(0);
-            for (kind, body) in message::messages(datagram) {
-                match kind {
-                    NLMSG_DONE => return Ok(()),
-                    NLMSG_ERROR => return acknowledgement(body, flags),
-                    _ => each(kind, body),
-                }
+            if let Some(outcome) = read_datagram(datagram, each) {
+                return outcome;
             }
         }
     }
+}
+
+/// Passes type and body of each message of a datagram to `each`. Returns the outcome of the request if the datagram has its last message.
+fn read_datagram(
+    datagram: &[u8],
+    each: &mut dyn FnMut(u16, &[u8]),
+) -> Option<Result<(), NetlinkError>> {
+    let flags = message::u16_at(datagram, 6).unwrap_or(0);
+    for (kind, body) in message::messages(datagram) {
+        match kind {
+            // The error of a dump that ended early is here, where `struct nlmsgerr` has it.
+            NLMSG_DONE => return Some(acknowledgement(body, 0)),
+            NLMSG_ERROR => return Some(acknowledgement(body, flags)),
+            _ => each(kind, body),
+        }
+    }
+    None
 }
 
 /// Parses `struct nlmsgerr`. An acknowledgement is an error of zero.
@@ -253,6 +265,24 @@ mod tests {
         );
         assert!(error.is_errno(libc::EINVAL));
         assert!(acknowledgement(&[0; 20], 0).is_ok());
+    }
+
+    #[test]
+    fn a_dump_that_ended_early_fails() {
+        let read = |errno: i32| {
+            let part = Message::new(libc::RTM_NEWQDISC, DUMP).tcmsg(7, 0, 0, 0).finish();
+            let end = Message::new(NLMSG_DONE, DUMP).raw(&errno.to_ne_bytes()).finish();
+            let mut kinds = Vec::new();
+            let outcome =
+                read_datagram(&[part, end].concat(), &mut |kind, _| kinds.push(kind)).unwrap();
+            assert_eq!(kinds, [libc::RTM_NEWQDISC]);
+            outcome
+        };
+        assert!(read(0).is_ok());
+        let error = read(-libc::ENOMEM).unwrap_err().on("read from the kernel", "eth0");
+        assert!(error.is_errno(libc::ENOMEM), "{error}");
+        let part = Message::new(libc::RTM_NEWQDISC, DUMP).tcmsg(7, 0, 0, 0).finish();
+        assert!(read_datagram(&part, &mut |_, _| {}).is_none(), "more datagrams follow");
     }
 
     #[test]
