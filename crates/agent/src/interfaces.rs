@@ -144,7 +144,7 @@ impl Interfaces for Machine {
 /// Removes the veth pair of a dead agent's userspace link, which outlives the interface that it served.
 fn remove_orphan(ifindex: u32) -> Result<(), ShaperError> {
     let entry = format!("ccbu{ifindex}a");
-    if exists(netlink::ifname(ifindex))? || !exists(netlink::ifindex(&entry))? {
+    if exists(netlink::ifname(ifindex))? || netlink::find_ifindex(&entry)?.is_none() {
         return Ok(());
     }
     netlink::delete_link(&mut netlink::Socket::open()?, &entry)
@@ -192,11 +192,7 @@ impl<T: Serialize + DeserializeOwned> Saved<T> {
 
     /// Whether `dev` is the saved interface: neither gone nor replaced by one of the same name.
     fn is_same_interface(&self, dev: &str) -> Result<bool, ShaperError> {
-        let now = match netlink::ifindex(dev) {
-            Ok(now) => now,
-            Err(ShaperError::NotFound { .. }) => return Ok(false),
-            Err(error) => return Err(error),
-        };
+        let Some(now) = netlink::find_ifindex(dev)? else { return Ok(false) };
         let same = now == self.ifindex && address(dev)? == self.address;
         if !same {
             tracing::warn!(

@@ -17,8 +17,8 @@ pub use dump::{classes, delete_root, filters, frame_bytes, qdiscs};
 pub use message::{ACK, CREATE, DUMP, Message, REPLACE};
 pub(crate) use setup::filter_info;
 pub use setup::{
-    add_clsact, add_redirect, add_veth, del_clsact, del_redirect, delete_link, ifindex, ifname,
-    set_down, set_up,
+    add_clsact, add_redirect, add_veth, del_clsact, del_redirect, delete_link, find_ifindex,
+    ifindex, ifname, set_down, set_up,
 };
 
 const NLMSG_ERROR: u16 = 2;
@@ -289,6 +289,8 @@ mod tests {
     fn an_unknown_interface_is_named() {
         let error = ifindex("nosuchdev0").unwrap_err();
         assert_eq!(error.to_string(), "no interface named nosuchdev0");
+        assert_eq!(find_ifindex("nosuchdev0").unwrap(), None);
+        assert_eq!(find_ifindex("lo").unwrap(), ifindex("lo").ok());
     }
 
     #[test]

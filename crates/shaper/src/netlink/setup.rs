@@ -33,6 +33,18 @@ pub fn ifindex(name: &str) -> Result<u32, ShaperError> {
     if_nametoindex(name).map_err(|errno| lookup_error(errno, name.to_owned()))
 }
 
+/// Returns the index of an interface that may be missing.
+///
+/// # Errors
+/// The lookup failed, which does not mean that the interface is missing.
+pub fn find_ifindex(name: &str) -> Result<Option<u32>, ShaperError> {
+    match ifindex(name) {
+        Ok(index) => Ok(Some(index)),
+        Err(ShaperError::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Returns the name of an interface in the calling thread's network namespace.
 ///
 /// # Errors

@@ -12,7 +12,7 @@ use std::io;
 use crate::ShaperError;
 use crate::netlink::{
     self, ACK, CREATE, DUMP, Message, Socket, add_clsact, del_clsact, del_redirect, delete_link,
-    filter_info, ifindex,
+    filter_info, find_ifindex, ifindex,
     message::{Attr, TCMSG_BYTES, attrs, u16_at, u32_at},
 };
 
@@ -189,12 +189,12 @@ impl Drop for VethRedirect {
 /// # Errors
 /// Errors of the kernel. A missing interface is not an error.
 pub fn cleanup(dev: &str) -> Result<bool, ShaperError> {
-    let Ok(index) = ifindex(dev) else { return Ok(false) };
+    let Some(index) = find_ifindex(dev)? else { return Ok(false) };
     let entry = format!("ccbu{index}a");
-    if ifindex(&entry).is_err() {
+    if find_ifindex(&entry)?.is_none() {
         return Ok(false);
     }
-    let own_clsact = ifindex(&format!("ccbu{index}c")).is_ok();
+    let own_clsact = find_ifindex(&format!("ccbu{index}c"))?.is_some();
     let mut socket = Socket::open()?;
     stop_redirect(&mut socket, index, own_clsact)?;
     ignore_missing(delete_link(&mut socket, &entry))?;
@@ -222,7 +222,7 @@ pub(crate) const CLASSIFIER: (u16, u16) = (0xcc01, libc::ETH_P_ALL as u16);
 
 /// Returns whether an interface has a clsact qdisc that no link added.
 pub(crate) fn has_foreign_clsact(socket: &mut Socket, index: u32) -> Result<bool, ShaperError> {
-    let links = ifindex(&format!("ccbu{index}c")).is_ok();
+    let links = find_ifindex(&format!("ccbu{index}c"))?.is_some();
     Ok(!links && matches!(hook(socket, index)?, Hook::Clsact))
 }
 
@@ -364,4 +364,17 @@ fn redirect_unicast(ifindex: u32, ethertype: u16, prio: u16, target: u32) -> Vec
             .attr(TCA_U32_SEL, &selector)
         })
         .finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_lookup_is_no_missing_interface() {
+        assert!(!cleanup("nosuchdev0").unwrap());
+        // The lookup refuses a name with a zero byte.
+        let error = cleanup("lo\0").unwrap_err();
+        assert!(matches!(error, ShaperError::System { .. }), "{error}");
+    }
 }
