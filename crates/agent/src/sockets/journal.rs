@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::SocketError;
 use super::{module_loader, supplied_module, sysfs};
-use crate::undo::Outcome;
+use crate::undo::{Outcome, append_line};
 
 /// Folder of the journals.
 const FOLDER: &str = "/run/ccbench/cc";
@@ -240,8 +240,8 @@ impl Journal {
             None => self.file.insert(open(&self.folder)?),
         };
         let line = seal(&serde_json::to_string(&step)?);
-        let written = file.1.write_all(line.as_bytes()).and_then(|()| file.1.sync_data());
-        written.map_err(SocketError::file("write", &file.0))?;
+        append_line(&mut file.1, |file| file.write_all(line.as_bytes()))
+            .map_err(SocketError::file("write", &file.0))?;
         self.steps.push(step);
         Ok(())
     }

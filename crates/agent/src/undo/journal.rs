@@ -143,12 +143,8 @@ impl Journal {
     }
 
     pub(super) fn append(&mut self, step: &Recorded) -> Result<(), JournalError> {
-        let append = |file: &mut File, line: String| {
-            file.write_all(line.as_bytes())?;
-            file.sync_data()
-        };
         line(step, &self.boot_id)
-            .and_then(|line| append(&mut self.file, line))
+            .and_then(|line| append_line(&mut self.file, |file| file.write_all(line.as_bytes())))
             .map_err(failed("write", &self.path))
     }
 
@@ -171,6 +167,19 @@ impl Journal {
         self.file = replace(&self.path, &content)?;
         Ok(())
     }
+}
+
+/// Appends to a journal and syncs it to disk. On an error, removes what was written: the next line would otherwise continue a
+/// partial one, and be unreadable.
+pub(crate) fn append_line(
+    file: &mut File,
+    write: impl FnOnce(&mut File) -> io::Result<()>,
+) -> io::Result<()> {
+    let before = file.metadata()?.len();
+    write(file).and_then(|()| file.sync_data()).inspect_err(|_| {
+        // The first error is the one to report. A partial line at the end counts as never written.
+        let _ = file.set_len(before);
+    })
 }
 
 /// Formats a journal with these lines.
@@ -269,5 +278,25 @@ mod tests {
             assert!(!found.unreadable.is_empty(), "bit {bit}");
             assert!(found.steps.iter().all(|step| steps.contains(step)), "bit {bit}");
         }
+    }
+
+    #[test]
+    fn a_line_after_one_that_could_not_be_written_is_readable() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        let mut file = OpenOptions::new().create(true).append(true).open(&path).unwrap();
+        let lines = [r#"{"a":1}"#, r#"{"c":3}"#];
+        let mut append =
+            |write: &dyn Fn(&mut File) -> io::Result<()>| append_line(&mut file, write);
+        append(&|file| file.write_all(seal(lines[0]).as_bytes())).unwrap();
+        let full = append(&|file| {
+            file.write_all(b"{\"b\":")?;
+            Err(io::ErrorKind::StorageFull.into())
+        });
+        assert_eq!(full.unwrap_err().kind(), io::ErrorKind::StorageFull);
+        append(&|file| file.write_all(seal(lines[1]).as_bytes())).unwrap();
+        let journal = std::fs::read(&path).unwrap();
+        let found = sealed_line::lines(&journal).into_iter().map(|line| line.object);
+        assert_eq!(found.collect::<Vec<_>>(), lines.map(|line| Some(line.as_bytes().to_vec())));
     }
 }
