@@ -239,7 +239,7 @@ impl Journal {
             Some(file) => file,
             None => self.file.insert(open(&self.folder)?),
         };
-        let line = seal(&serde_json::to_string(&step)?);
+        let line = line(&step)?;
         append_line(&mut file.1, |file| file.write_all(line.as_bytes()))
             .map_err(SocketError::file("write", &file.0))?;
         self.steps.push(step);
@@ -260,19 +260,40 @@ impl Journal {
         }
     }
 
-    /// Undoes everything, last first.
+    /// Undoes everything, last first. Only the steps that failed stay in the file, for the next agent: what is undone may be in use
+    /// again when it starts.
     pub fn undo(&mut self) -> Outcome {
-        let (mut outcome, mut ended) = (Outcome::default(), Vec::new());
+        let (mut outcome, mut left, mut ended) = (Outcome::default(), Vec::new(), Vec::new());
         for step in self.steps.drain(..).rev() {
-            outcome.merge(undo_step(&step, &mut ended));
+            let of_step = undo_step(&step, &mut ended);
+            if !of_step.failed.is_empty() {
+                left.insert(0, step);
+            }
+            outcome.merge(of_step);
         }
-        if let Some((path, _)) = self.file.take().filter(|_| outcome.failed.is_empty()) {
-            // A leftover file does no harm: its steps are undone already.
-            let _ = std::fs::remove_file(path);
+        if let Some((path, _)) = self.file.take()
+            && let Err(error) = keep_only(&left, &path)
+        {
+            outcome.failed.push(error.to_string());
         }
         unload_unused(&ended, &mut outcome);
         outcome
     }
+}
+
+/// Replaces a journal by one with these steps, or removes it.
+fn keep_only(steps: &[Step], path: &Path) -> Result<(), SocketError> {
+    if steps.is_empty() {
+        // A leftover file does no harm: its steps are undone already.
+        let _ = std::fs::remove_file(path);
+        return Ok(());
+    }
+    let lines = steps.iter().map(line).collect::<Result<String, _>>()?;
+    replace(path, lines.as_bytes()).map(drop).map_err(SocketError::file("write", path))
+}
+
+fn line(step: &Step) -> Result<String, serde_json::Error> {
+    Ok(seal(&serde_json::to_string(step)?))
 }
 
 /// Undoes a step. `ended` gets the use of a module that it ends.
@@ -506,6 +527,23 @@ mod tests {
         assert!(is_loaded("no_such"), "so does whoever comes before the next start of an agent");
         sweep_folder(dir.path());
         assert!(!is_loaded("no_such"));
+    }
+
+    #[test]
+    fn undo_keeps_only_what_failed() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::in_folder(dir.path());
+        // Nobody can write to a parameter that is a folder.
+        std::fs::create_dir_all(dir.path().join("parameters/x")).unwrap();
+        let module = dir.path().to_str().unwrap().to_owned();
+        let stuck = Step::Parameter { module, name: "x".into(), before: "1".into() };
+        journal.push(stuck.clone()).unwrap();
+        journal.push(gone()).unwrap();
+        let (path, _) = journal.file.as_ref().unwrap();
+        let path = path.clone();
+        let outcome = journal.undo();
+        assert_eq!((outcome.undone.len(), outcome.failed.len()), (1, 1), "{outcome:?}");
+        assert_eq!(readable_steps(&path, File::open(&path).unwrap()).unwrap(), [stuck]);
     }
 
     #[test]
