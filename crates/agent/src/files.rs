@@ -49,7 +49,8 @@ impl Files {
         let (mut chunks, mut room) = (Vec::new(), Vec::new());
         while let Some(chunk) = stream.next().await {
             let data = chunk?.data;
-            let kib = u32::try_from(data.len().div_ceil(KIB)).unwrap_or(u32::MAX);
+            // Empty chunks take memory, too.
+            let kib = u32::try_from(data.len().div_ceil(KIB).max(1)).unwrap_or(u32::MAX);
             let permit = Arc::clone(&self.room).try_acquire_many_owned(kib).map_err(|_| {
                 let limit_mib = wire::MAX_FILES_BYTES >> 20;
                 Status::resource_exhausted(format!(
@@ -60,13 +61,11 @@ impl Files {
             chunks.push(data);
         }
         let sha256 = digest_chunks(chunks.iter().map(Vec::as_slice));
-        self.hold(File {
-            connection: connection.id(),
-            sha256: sha256.clone(),
-            chunks,
-            _room: room,
-        });
-        self.drop_at_end(connection);
+        let file =
+            File { connection: connection.id(), sha256: sha256.clone(), chunks, _room: room };
+        if self.hold(file) {
+            self.drop_at_end(connection);
+        }
         Ok(sha256)
     }
 
@@ -76,11 +75,13 @@ impl Files {
         Some(held.iter().find(|file| file.sha256 == sha256)?.chunks.concat())
     }
 
-    /// Keeps a file, and replaces the same file of the same connection.
-    fn hold(&self, new: File) {
+    /// Keeps a file, and replaces the same file of the same connection. Returns whether the connection had no file.
+    fn hold(&self, new: File) -> bool {
         let mut held = self.lock();
+        let is_first = held.iter().all(|file| file.connection != new.connection);
         held.retain(|file| (file.connection, &file.sha256) != (new.connection, &new.sha256));
         held.push(new);
+        is_first
     }
 
     fn drop_at_end(&self, mut connection: ConnectionHandle) {
@@ -167,5 +168,21 @@ mod tests {
         stuck.abort();
         let _ = stuck.await;
         files.receive(chunks(1, 1), connection).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn empty_chunks_are_bounded() {
+        let files = Files::default();
+        let (end, connection) = ConnectionHandle::example();
+        let most = wire::MAX_FILES_BYTES / KIB;
+        let refused = files.receive(chunks(most + 1, 0), connection.clone()).await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
+        files.receive(chunks(1, 0), connection.clone()).await.unwrap();
+        files.receive(chunks(2, 1), connection).await.unwrap();
+        assert_eq!(files.room.available_permits(), most - 3);
+        drop(end);
+        while files.room.available_permits() < most {
+            tokio::task::yield_now().await;
+        }
     }
 }
