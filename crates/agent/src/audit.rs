@@ -3,7 +3,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -470,9 +470,14 @@ struct LogFile {
 
 impl LogFile {
     fn open(path: &Path, max_bytes: u64) -> io::Result<Self> {
-        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+        let mut open = OpenOptions::new();
+        let file = open.create(true).read(true).append(true).mode(0o600).open(path)?;
         let bytes = file.metadata()?.len();
-        Ok(Self { path: path.to_owned(), file, bytes, max_bytes, is_torn: false })
+        let mut last = *b"\n";
+        if let Some(at) = bytes.checked_sub(1) {
+            file.read_exact_at(&mut last, at)?;
+        }
+        Ok(Self { path: path.to_owned(), file, bytes, max_bytes, is_torn: last != *b"\n" })
     }
 
     fn append(&mut self, line: &str) -> io::Result<()> {

@@ -178,6 +178,18 @@ fn a_flush_waits_for_room_in_the_queue() {
 }
 
 #[test]
+fn the_partial_line_of_a_dead_agent_gets_an_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE);
+    std::fs::write(&path, "{\"time\":").unwrap();
+    let mut file = LogFile::open(&path, 1 << 20).unwrap();
+    file.append("{}\n").unwrap();
+    drop(file);
+    LogFile::open(&path, 1 << 20).unwrap().append("{}\n").unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "{\"time\":\n{}\n{}\n");
+}
+
+#[test]
 fn long_texts_of_clients_are_cut() {
     assert_eq!(short("run-1"), "run-1");
     let long = "é".repeat(MAX_TEXT_BYTES);
