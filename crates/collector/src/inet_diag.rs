@@ -51,8 +51,15 @@ struct Rows {
     ports: PortMap,
     kernel: KernelVersion,
     interval_ns: u64,
-    /// Time of the last sample, by socket cookie.
-    last_at_ns: BTreeMap<u64, u64>,
+    /// By socket cookie.
+    last: BTreeMap<u64, LastSample>,
+}
+
+/// When a socket was last sampled.
+struct LastSample {
+    at_ns: u64,
+    /// The sample before that, which is the last one again if the dump fails.
+    before_ns: Option<u64>,
 }
 
 impl DiagSampler {
@@ -89,7 +96,7 @@ impl Sampler for DiagSampler {
                 ports,
                 kernel: KernelVersion::running(),
                 interval_ns,
-                last_at_ns: BTreeMap::new(),
+                last: BTreeMap::new(),
             },
         });
         Ok(())
@@ -119,10 +126,10 @@ impl Watch {
                 }
                 Err(error) => error,
             };
-            // Keep the old rows but open a new socket: replies to a failed dump must not mix with those of the next one.
-            self.socket = open()?;
             into.truncate(rows_before);
-            self.rows.last_at_ns.retain(|_, &mut last| last != at_ns);
+            self.rows.discard(at_ns);
+            // Replies to a failed dump must not mix with those of the next one.
+            self.socket = open()?;
             if !is_unsupported(&error) {
                 return Err(error);
             }
@@ -196,12 +203,13 @@ impl Rows {
         let Some(role) = self.ports.classify(msg.sport, msg.dport) else {
             return;
         };
-        let gap_ns = match self.last_at_ns.insert(msg.cookie, at_ns) {
+        let before_ns = self.last.get(&msg.cookie).map(|last| last.at_ns);
+        if before_ns == Some(at_ns) {
             // The hash table changed during the dump, and the kernel returned this socket twice.
-            Some(before) if before == at_ns => return,
-            Some(before) => at_ns.saturating_sub(before),
-            None => 0,
-        };
+            return;
+        }
+        self.last.insert(msg.cookie, LastSample { at_ns, before_ns });
+        let gap_ns = before_ns.map_or(0, |before_ns| at_ns.saturating_sub(before_ns));
         if self.interval_ns > 0 && gap_ns > self.interval_ns + self.interval_ns / 2 {
             drained.late += 1;
             drained.lost += missed(gap_ns, self.interval_ns);
@@ -213,7 +221,18 @@ impl Rows {
     /// Removes closed sockets to bound the memory.
     fn forget_closed(&mut self, at_ns: u64) {
         let keep_ns = self.interval_ns.saturating_mul(16);
-        self.last_at_ns.retain(|_, &mut last| at_ns.saturating_sub(last) <= keep_ns);
+        self.last.retain(|_, last| at_ns.saturating_sub(last.at_ns) <= keep_ns);
+    }
+
+    /// Forgets the samples of a dump that failed.
+    fn discard(&mut self, at_ns: u64) {
+        self.last.retain(|_, last| {
+            if last.at_ns != at_ns {
+                return true;
+            }
+            last.at_ns = last.before_ns.take().unwrap_or(at_ns);
+            last.at_ns != at_ns
+        });
     }
 }
 
@@ -267,6 +286,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::diag_msg::tests::payload;
 
     const INTERVAL_NS: u64 = 100;
 
@@ -351,6 +371,37 @@ mod tests {
         assert!(matches!(error, SampleError::Truncated { len: 65.., buffer_len: 64 }), "{error}");
         let error = error.to_string();
         assert!(error.contains("but the buffer only 64: their end is lost"), "{error}");
+    }
+
+    #[test]
+    fn a_failed_dump_leaves_the_gaps_as_they_were() {
+        let flow = FlowPorts {
+            group: "bulk".to_owned(),
+            server_port: 5201,
+            client_port: 40_000,
+            count: 2,
+            listens: false,
+            reverse: false,
+        };
+        let mut rows = Rows {
+            ports: PortMap::new(&[flow]),
+            kernel: KernelVersion { major: 0, minor: 0 },
+            interval_ns: INTERVAL_NS,
+            last: BTreeMap::new(),
+        };
+        let gap_ns = |rows: &mut Rows, cookie, at_ns| {
+            let bytes = payload((40_000, 5201), cookie, &[(2, &[0; 104])]);
+            let (mut into, mut drained) = (Vec::new(), Drained::default());
+            rows.on_socket(&DiagMsg::parse(&bytes).unwrap(), at_ns, &mut into, &mut drained);
+            (into[0].gap_ns, drained.lost)
+        };
+        assert_eq!(gap_ns(&mut rows, 1, 1000), (0, 0));
+        // This dump has both sockets, then fails.
+        assert_eq!(gap_ns(&mut rows, 1, 1100), (100, 0));
+        assert_eq!(gap_ns(&mut rows, 2, 1100), (0, 0));
+        rows.discard(1100);
+        assert_eq!(gap_ns(&mut rows, 1, 1200), (200, 1));
+        assert_eq!(gap_ns(&mut rows, 2, 1200), (0, 0), "its first sample");
     }
 
     #[test]
