@@ -94,8 +94,14 @@ fn unless_locked<T>(dir: &Path, remove: impl FnOnce() -> T) -> Option<T> {
 /// Removes a testbed's files. Returns whether the directory itself is gone. A testbed killed while it was being built
 /// has no nodes in its record yet, so sockets and logs are recognised by name.
 fn remove(dir: &Path) -> io::Result<bool> {
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        // Another controller has removed it in the meantime.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(true),
+        Err(e) => return Err(e),
+    };
     let mut nodes = Vec::new();
-    for entry in std::fs::read_dir(dir)? {
+    for entry in entries {
         let name = entry?.file_name();
         let Some(name) = name.to_str() else { continue };
         if let Some(node) = name.strip_suffix(".sock").or_else(|| name.strip_suffix(".log")) {
@@ -170,5 +176,10 @@ mod tests {
     #[test]
     fn a_missing_folder_is_no_error() {
         assert_eq!(sweep(Path::new("/nowhere/at/all")).unwrap(), Swept::default());
+    }
+
+    #[test]
+    fn a_folder_that_another_controller_removed_is_no_error() {
+        assert!(remove(Path::new("/nowhere/at/all")).unwrap());
     }
 }
