@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Step;
 use super::namespace::Namespace;
+use crate::testbed::identity::boot_id;
 
 /// The journal's name in the state directory.
 pub(super) const FILE: &str = "undo.ndjson";
@@ -123,7 +124,19 @@ pub(super) struct Journal {
 impl Journal {
     /// Opens or creates the journal in `state_dir`, and reads it. Skips steps of an earlier boot.
     pub(super) fn open(state_dir: &Path) -> Result<(Self, Found), JournalError> {
+        Self::open_in(boot_id(), state_dir)
+    }
+
+    /// Opens the journal during the boot with this id. Without the id, every step would count as one of an earlier boot.
+    fn open_in(
+        boot_id: io::Result<String>,
+        state_dir: &Path,
+    ) -> Result<(Self, Found), JournalError> {
         let path = state_dir.join(FILE);
+        let no_boot_id = |e: io::Error| {
+            io::Error::new(e.kind(), format!("cannot read the kernel's boot ID: {e}"))
+        };
+        let boot_id = boot_id.map_err(no_boot_id).map_err(failed("open", &path))?;
         let open = || {
             std::fs::create_dir_all(state_dir)?;
             let file = OpenOptions::new().create(true).append(true).open(&path)?;
@@ -133,7 +146,6 @@ impl Journal {
         };
         let file = open().map_err(failed("open", &path))?;
         let bytes = std::fs::read(&path).map_err(failed("read", &path))?;
-        let boot_id = boot_id();
         let found = read(&bytes, &boot_id);
         Ok((Self { path, file, boot_id }, found))
     }
@@ -209,12 +221,6 @@ fn line(recorded: &Recorded, boot_id: &str) -> io::Result<String> {
     Ok(seal(&serde_json::to_string(&line)?))
 }
 
-/// Returns the boot id of the running kernel; empty without /proc.
-fn boot_id() -> String {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    text.unwrap_or_default().trim().to_owned()
-}
-
 /// For fuzzing: returns the steps in a journal of boot `boot_id`, the number of unreadable lines, and the journal
 /// written for both.
 #[doc(hidden)]
@@ -278,6 +284,18 @@ mod tests {
             assert!(!found.unreadable.is_empty(), "bit {bit}");
             assert!(found.steps.iter().all(|step| steps.contains(step)), "bit {bit}");
         }
+    }
+
+    #[test]
+    fn steps_stay_while_the_boot_id_cannot_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let step = Recorded { netns: None, step: Step::TrafficGroup { folder: "/a".into() } };
+        let (mut journal, _) = Journal::open(dir.path()).unwrap();
+        journal.append(&step).unwrap();
+        let unknown = Err(io::ErrorKind::PermissionDenied.into());
+        let error = Journal::open_in(unknown, dir.path()).unwrap_err().to_string();
+        assert!(error.contains("cannot read the kernel's boot ID: "), "{error}");
+        assert_eq!(Journal::open(dir.path()).unwrap().1.steps, [step]);
     }
 
     #[test]
