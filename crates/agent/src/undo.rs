@@ -20,8 +20,8 @@ mod journal;
 mod namespace;
 mod state_lock;
 
-use journal::{Found, Journal, Recorded, UnreadableLine};
 pub(crate) use journal::append_line;
+use journal::{Found, Journal, Recorded, UnreadableLine};
 pub use journal::{JournalError, read_journal};
 use namespace::{Namespaces, NotEntered};
 pub use state_lock::{lock, lock_namespace, lock_soon, remove_if_empty, remove_locked};
