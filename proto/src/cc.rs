@@ -159,9 +159,13 @@ pub fn resolve(cc: &Cc) -> Result<Instance, Vec<InstanceProblem>> {
         return Err(vec![InstanceProblem { key: vec!["algorithm".into()], reason }]);
     }
     if cc.ect1.is_some() && !counts_marks(cc) {
+        let may = scheme(&cc.algorithm).is_some_and(|(_, core)| core.may_want_ecn);
+        let fix = match may && !is_kernel_algorithm(cc) {
+            true => "set its parameter `ecn_enable` to 1",
+            false => "use `dctcp` or `prague`",
+        };
         let reason = format!(
-            "`{}` does not count ECN marks, so it does not choose between ECT(0) and ECT(1); leave `ect1` out, or use \
-             `dctcp` or `prague`",
+            "`{}` does not count ECN marks, so it does not choose between ECT(0) and ECT(1); leave `ect1` out, or {fix}",
             cc.algorithm
         );
         return Err(vec![InstanceProblem { key: vec!["ect1".into()], reason }]);
@@ -466,9 +470,12 @@ mod tests {
         {
             assert!(resolve(&ect1(algorithm, via)).is_ok(), "{algorithm}");
         }
-        for algorithm in ["cubic", "vegas"] {
+        for (algorithm, fix) in
+            [("cubic", "use `dctcp`"), ("vegas", "use `dctcp`"), ("bbr3", "`ecn_enable` to 1")]
+        {
             let why = why(&ect1(algorithm, Via::Auto));
             assert!(why.starts_with(&format!("ect1: `{algorithm}` does not count")), "{why}");
+            assert!(why.contains(fix), "{why}");
         }
     }
 }
