@@ -421,7 +421,7 @@ fn invalid_override_shows_the_fix() {
     );
     check("links.bottleneck.rate", "write it as KEY=VALUE");
     check("phases.first.length=1s", "name an element by its number, `phases.0`");
-    check("phases.3.length=1s", "`phases` has 3 elements, counted from 0");
+    check("phases.3.length=1s", "`phases` has no element `3`: it has 3, counted from 0");
     check("name.x=1", "`name` is a string and has no keys");
     check("a..b=1", "is not a dotted key");
     check("nodes.src.sysctl.\"net=1", "write it as KEY=VALUE");

@@ -48,7 +48,7 @@ pub(crate) enum SetError {
     UnknownName { what: &'static str, name: String, hint: String },
     #[error("`{list}` is a list: name an element by its number, `{list}.0`")]
     NotAnIndex { list: String },
-    #[error("`{list}` has {len} elements, counted from 0; there is no `{index}`")]
+    #[error("`{list}` has no element `{index}`: it has {len}, counted from 0")]
     NoElement { list: String, len: usize, index: usize },
     #[error(
         "the factor `{factor}` of the matrix sets this key at every point; choose a level with `--set matrix.{factor}=NAME` (levels: {levels})"
