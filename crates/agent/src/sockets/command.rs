@@ -40,7 +40,7 @@ pub struct Args {
 pub enum Command {
     /// List the congestion controls of ccbench and of the kernel, and how each is loaded here
     List,
-    /// Show the parameters (units, defaults, ranges) and the inner state of one, or what is in a file of yours
+    /// Show the parameters (units, defaults, ranges) and the internal state of one, or what is in a file of yours
     Show {
         /// Its name, or the path of a BPF object or a kernel module
         name: String,
@@ -279,18 +279,19 @@ fn show(name: &str) -> Result<String, CommandError> {
     let mut text = format!("{name}: {}\n", differs(scheme));
     let _ = writeln!(text, "core {}{}", core.name, requirements(core));
     text.push_str("\nparameters:\n");
+    let width = core.params.iter().map(|param| param.name.len()).max().unwrap_or(0);
     for param in &core.params {
         let value = scheme.params.get(&param.name).copied().unwrap_or(param.default);
         let _ = writeln!(
             text,
-            "  {:<14} {value:>8} {:<10} {} to {}: {}",
+            "  {:<width$} {value:>8} {:<10} {} to {}: {}",
             param.name, param.unit, param.min, param.max, param.doc
         );
     }
     for rule in &core.rules {
         let _ = writeln!(text, "  {}: {}", rule.blamed, rule.reason);
     }
-    text.push_str("\ninner state, once per round trip (table cc_state):\n");
+    text.push_str("\ninternal state, once per round trip (table cc_state):\n");
     for stat in &core.stats {
         let _ = writeln!(text, "  {:<24} {}", stat.name, stat.unit);
     }
