@@ -220,7 +220,7 @@ fn report(files: &[File], all: bool) -> String {
         let limit = if all { usize::MAX } else { MAX_UNREAD };
         for unread in found.unread.iter().take(limit) {
             let (why, shown) = (printable::line(&unread.reason), printable::line(&unread.text));
-            let _ = writeln!(text, "  {path}:{}: {why} {shown}", unread.line);
+            let _ = writeln!(text, "  {path}:{}: {why}: {shown}", unread.line);
         }
         let more = found.unread_count() - found.unread.len().min(limit) as u64;
         if more > 0 {
