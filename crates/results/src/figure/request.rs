@@ -86,7 +86,7 @@ impl Kind {
                  `qdisc_samples`"
             }
             Self::CcState => "`cc_state`, and cwnd from `flow_samples` (polled)",
-            Self::TimeSequence => "`acks`, or of flows without rows there `flow_samples` (polled)",
+            Self::TimeSequence => "`acks`, or `flow_samples` (polled) for flows without rows there",
         }
     }
 }
