@@ -162,6 +162,10 @@ fn prints_help_completions_and_man_pages() {
     let words = out(&help).split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("Of commands that run trials (`run`, `merge`,"), "{words}");
     assert!(out(&bench.run(&["completions", "bash"])).contains("ccbench"));
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let unread = bench.command(&["completions", "bash"]).stdout(writer).status().unwrap();
+    assert_eq!(unread.code(), Some(0));
     assert_eq!(bench.run(&["man", "man"]).status.code(), Some(0));
     assert!(bench.path("man/ccbench-run.1").exists());
 }

@@ -68,7 +68,7 @@ use commands::{
     agent, artifact, check, describe, doctor, exec, import, merge, new, plan, reproduce, results,
     run, scorecard, submit, trace, view as views,
 };
-use console::message;
+use console::{message, print};
 /// Used by `tests/docs`, which checks that the sections exist.
 #[doc(hidden)]
 pub use docs::sections;
@@ -153,7 +153,9 @@ fn dispatch(command: Command) -> Result<ExitCode, CliError> {
         Command::Clean => Err(agent::clean()),
         Command::Pki(command) => commands::pki::run(&command),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "ccbench", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "ccbench", &mut script);
+            print(&String::from_utf8_lossy(&script));
             Ok(ExitCode::Success)
         }
         Command::Man { dir } => write_man_pages(&dir),
