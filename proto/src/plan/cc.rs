@@ -11,8 +11,8 @@ use super::SysctlValue;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cc {
-    /// One of ccbench's own (`vegas`, `ta`, `ta_grad`, `ta_per`, `cx`, `cx_rttvar`, `cx_shadow`, `dctcp`,
-    /// `prague`, `bbr2`, `bbr3`) or of the kernel (`cubic`, `bbr` …). With `file` or `module`, its name in that file; absent: the
+    /// One of ccbench's own (`vegas`, `ta`, `ta_grad`, `ta_per`, `cx`, `cx_rttvar`, `cx_shadow`, `cx15`, `cx15_rttvar`, `cx15_shadow`,
+    /// `dctcp`, `prague`, `bbr2`, `bbr3`) or of the kernel (`cubic`, `bbr` …). With `file` or `module`, its name in that file; absent: the
     /// only one of the object, or the module's name without `tcp_`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub algorithm: String,
