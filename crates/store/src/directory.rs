@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use ccbench_io::input;
 use futures_util::FutureExt as _;
 use tempfile::NamedTempFile;
+use tokio::task::spawn_blocking;
 
 use super::error::file_error;
 use super::{Creation, MAX_RECORD_BYTES, ObjectError, Pending, ShardStore};
@@ -17,6 +18,7 @@ use super::{Creation, MAX_RECORD_BYTES, ObjectError, Pending, ShardStore};
 const STAGING: &str = ".tmp-";
 
 /// Objects as files.
+#[derive(Clone)]
 pub(crate) struct Directory {
     root: PathBuf,
     location: String,
@@ -39,6 +41,21 @@ impl Directory {
         let mut builder = tempfile::Builder::new();
         let file = builder.prefix(STAGING).permissions(permissions).tempfile_in(folder);
         file.map_err(file_error("create a file in", folder))
+    }
+
+    /// Runs an operation on a thread that may block. The runtime has one thread: if it copied a large file to a network file system or
+    /// waited for a sync, the agents would take the controller for lost. Cancelled operations run to their end.
+    fn blocking<T: Send + 'static>(
+        &self,
+        operation: impl FnOnce(&Self) -> Result<T, ObjectError> + Send + 'static,
+    ) -> Pending<'static, T> {
+        let directory = self.clone();
+        async move {
+            let ended = spawn_blocking(move || operation(&directory)).await;
+            // Continues a panic.
+            ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+        }
+        .boxed_local()
     }
 
     fn folder<'a>(&'a self, path: &'a Path) -> &'a Path {
@@ -103,6 +120,23 @@ impl Directory {
         });
         copied.map_err(file_error("copy", &path))
     }
+
+    fn remove_file(&self, key: &str) -> Result<(), ObjectError> {
+        let path = self.root.join(key);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(file_error("remove", &path)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn keys(&self, folder: &str) -> Result<Vec<String>, ObjectError> {
+        let mut found = Vec::new();
+        walk(&self.root, &self.root.join(folder), &mut found)?;
+        found.sort();
+        Ok(found)
+    }
 }
 
 /// Adds the keys of all files below a folder, except files that are being written.
@@ -132,48 +166,58 @@ impl ShardStore for Directory {
     }
 
     fn upload<'a>(&'a self, key: &'a str, file: &'a Path) -> Pending<'a, ()> {
-        async move { self.write_file(key, file) }.boxed_local()
+        let (key, file) = (key.to_owned(), file.to_path_buf());
+        self.blocking(move |directory| directory.write_file(&key, &file))
     }
 
     fn create<'a>(&'a self, key: &'a str, content: Vec<u8>) -> Pending<'a, Creation> {
-        async move { self.create_file(key, &content) }.boxed_local()
+        let key = key.to_owned();
+        self.blocking(move |directory| directory.create_file(&key, &content))
     }
 
     fn list<'a>(&'a self, folder: &'a str) -> Pending<'a, Vec<String>> {
-        async move {
-            let mut found = Vec::new();
-            walk(&self.root, &self.root.join(folder), &mut found)?;
-            found.sort();
-            Ok(found)
-        }
-        .boxed_local()
+        let folder = folder.to_owned();
+        self.blocking(move |directory| directory.keys(&folder))
     }
 
     fn read<'a>(&'a self, key: &'a str) -> Pending<'a, Option<Vec<u8>>> {
-        async move { self.read_file(key) }.boxed_local()
+        let key = key.to_owned();
+        self.blocking(move |directory| directory.read_file(&key))
     }
 
     fn download<'a>(&'a self, key: &'a str, file: &'a Path) -> Pending<'a, ()> {
-        async move { self.copy_file(key, file) }.boxed_local()
+        let (key, file) = (key.to_owned(), file.to_path_buf());
+        self.blocking(move |directory| directory.copy_file(&key, &file))
     }
 
     fn remove<'a>(&'a self, key: &'a str) -> Pending<'a, ()> {
-        async move {
-            let path = self.root.join(key);
-            match std::fs::remove_file(&path) {
-                Err(error) if error.kind() != ErrorKind::NotFound => {
-                    Err(file_error("remove", &path)(error))
-                }
-                _ => Ok(()),
-            }
-        }
-        .boxed_local()
+        let key = key.to_owned();
+        self.blocking(move |directory| directory.remove_file(&key))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd as _;
+
     use super::*;
+
+    /// The pipe has content only once the runtime's thread writes it, so an operation that held this thread would never end.
+    #[test]
+    fn other_tasks_run_during_an_operation() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Directory::open(dir.path().to_str().unwrap()).unwrap();
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let source = PathBuf::from(format!("/proc/self/fd/{}", reader.as_raw_fd()));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let (uploaded, ()) = runtime.block_on(async {
+            tokio::join!(store.upload("files/a", &source), async move {
+                writer.write_all(b"content").unwrap();
+            })
+        });
+        uploaded.unwrap();
+        assert_eq!(store.read_file("files/a").unwrap().unwrap(), b"content");
+    }
 
     #[test]
     fn one_of_many_writers_creates_an_object() {

@@ -30,7 +30,7 @@ pub enum Creation {
     Exists,
 }
 
-/// A store of objects by key.
+/// A store of objects by key. Its operations need a tokio runtime, whose thread they do not block for long.
 pub trait ShardStore {
     /// Returns the directory or the URL of the store.
     fn location(&self) -> &str;
@@ -121,9 +121,10 @@ mod tests {
         }
     }
 
-    /// Returns the result of a future that is ready at once.
+    /// Runs an operation to its end.
     fn now<T>(pending: impl Future<Output = T>) -> T {
-        pending.now_or_never().unwrap()
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(pending)
     }
 
     #[test]
