@@ -432,9 +432,19 @@ impl Journal {
         Err(JournalError::Moved { path })
     }
 
+    /// Removes what a failed append could not remove: the beginning of a line. If another line followed it, the journal would be damaged.
+    fn remove_torn_line(&self) -> Result<()> {
+        let bytes = self.file.metadata().map_err(io_error("examine", &self.path))?.len();
+        if bytes > self.state.good_bytes {
+            self.file.set_len(self.state.good_bytes).map_err(io_error("truncate", &self.path))?;
+        }
+        Ok(())
+    }
+
     /// Appends an entry. The entry is durable when this returns.
     pub(crate) fn append(&mut self, entry: Entry) -> Result<()> {
         self.check_place()?;
+        self.remove_torn_line()?;
         let line = line(&entry).map_err(|source| FileError::Json {
             op: "write a line of",
             path: self.path.clone(),
@@ -442,7 +452,7 @@ impl Journal {
         })?;
         let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
         if let Err(e) = written {
-            // Remove the partial line before others follow. The first error is the one to report.
+            // Readers skip a partial line, and the next append removes it. The first error is the one to report.
             let _ = self.file.set_len(self.state.good_bytes);
             return Err(io_error("append to", &self.path)(e).into());
         }

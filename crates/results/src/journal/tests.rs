@@ -48,6 +48,22 @@ fn journal_cut_at_any_byte_keeps_complete_lines() {
 }
 
 #[test]
+fn lines_follow_only_complete_lines() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = Journal::create(dir.path()).unwrap();
+    journal.append(begin(0, 1, 1)).unwrap();
+    let path = dir.path().join(FILE_NAME);
+    // As after an append on a full disk, if the file could not be truncated either.
+    let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+    file.write_all(b"{\"event\":\"trial_e").unwrap();
+    journal.append(end(0, 1, 1)).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let state = read(&bytes, &path).unwrap();
+    assert_eq!((state.committed.len(), state.torn_bytes), (1, 0));
+    assert_eq!(state.good_bytes, journal.state().good_bytes);
+}
+
+#[test]
 fn flipped_bit_in_last_line_is_a_torn_tail() {
     let mut bytes = text(&[begin(0, 1, 1), end(0, 1, 1)]).into_bytes();
     let last = bytes.len() - 30;
