@@ -369,10 +369,7 @@ impl RunState {
                 self.committed.insert(key, end);
             }
             Entry::Decision(decision) => {
-                let is_same_rule = |known: &Decision| {
-                    known.rule == decision.rule && known.points == decision.points
-                };
-                self.decisions.retain(|known| !is_same_rule(known));
+                self.decisions.retain(|known| !known.has_rule_of(&decision));
                 self.decisions.push(decision);
             }
             Entry::RunEnd { status, record } => {

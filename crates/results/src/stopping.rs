@@ -88,8 +88,12 @@ pub struct Decision {
 impl Decision {
     /// Returns whether both are the same result of the same rule.
     pub fn repeats(&self, other: &Self) -> bool {
-        let key = |it: &Self| (it.rule.clone(), it.points.clone(), it.outcome, it.after);
-        key(self) == key(other)
+        self.has_rule_of(other) && (self.outcome, self.after) == (other.outcome, other.after)
+    }
+
+    /// Returns whether both are results of the same rule at the same points.
+    pub(crate) fn has_rule_of(&self, other: &Self) -> bool {
+        self.rule == other.rule && self.points == other.points
     }
 }
 
