@@ -161,8 +161,13 @@ struct RowOrder {
     /// The levels of the shared factors.
     points: Vec<String>,
     phases: Vec<String>,
-    metrics: Vec<(&'static str, &'static str, &'static str)>,
+    metrics: Vec<Metric>,
+    /// The position of each metric.
+    ranks: HashMap<Metric, usize>,
 }
+
+/// Name, statistic and unit.
+type Metric = (&'static str, &'static str, &'static str);
 
 /// Which metrics are compared and judged.
 struct Metrics<'a> {
@@ -338,13 +343,13 @@ impl Side {
 }
 
 impl RowOrder {
-    const fn new(phases: Vec<String>) -> Self {
-        Self { points: Vec::new(), phases, metrics: Vec::new() }
+    fn new(phases: Vec<String>) -> Self {
+        Self { points: Vec::new(), phases, metrics: Vec::new(), ranks: HashMap::new() }
     }
 
     fn rank(&mut self, row: &PhaseRow) -> usize {
         let metric = (row.metric, row.stat, row.unit);
-        self.metrics.iter().position(|known| *known == metric).unwrap_or_else(|| {
+        *self.ranks.entry(metric).or_insert_with(|| {
             self.metrics.push(metric);
             self.metrics.len() - 1
         })

@@ -390,9 +390,9 @@ impl Evidence {
 }
 
 /// Returns the value of a number in the rows of one trial.
-fn value_of(rows: &[&PhaseRow], number: &Numbered) -> Option<f64> {
+fn value_of(rows: &[PhaseRow], number: &Numbered) -> Option<f64> {
     let Numbered { phase, scope, subject, metric, stat, .. } = number;
-    let is = |row: &&&PhaseRow| {
+    let is = |row: &&PhaseRow| {
         row.phase == *phase
             && row.scope == *scope
             && row.subject == *subject
@@ -411,10 +411,11 @@ pub fn judge(plan: &CheckedPlan, summary: &Summary) -> Vec<RuleResult> {
     let numbers = rules.numbers();
     // Aborted trials included: they have ended without values, and the run goes on.
     for end in &summary.trials {
-        let rows = summary.phase_rows_of(end.point_id).iter();
-        let rows: Vec<&PhaseRow> =
-            rows.filter(|row| row.trial == end.trial && measure::counts(end)).collect();
-        let values = numbers.iter().map(|number| value_of(&rows, number)).collect();
+        let rows = match measure::counts(end) {
+            true => summary.phase_rows_of_trial(end.point_id, end.trial),
+            false => &[],
+        };
+        let values = numbers.iter().map(|number| value_of(rows, number)).collect();
         rules.trial_ended(end.point_id, end.trial, values);
     }
     rules.results()

@@ -3,7 +3,7 @@
 //! The journal lists the committed trials. Degraded trials are included and marked in every output; failed and aborted trials are excluded
 //! by default. The module `measure` documents the metrics.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 
 use ccbench_proto::event;
@@ -178,13 +178,10 @@ fn phase_names(trials: &[TrialEnd]) -> Vec<String> {
 fn over_trials(rows: &[PhaseRow], phases: &[String]) -> Vec<PointRow> {
     let mut series: BTreeMap<_, (Vec<f64>, u32, &PhaseRow)> = BTreeMap::new();
     // Keep metrics in the order in which a trial lists them.
-    let mut order: Vec<(&str, &str)> = vec![];
+    let mut ranks: HashMap<(&str, &str), usize> = HashMap::new();
     for row in rows {
-        let metric = (row.metric, row.stat);
-        let rank = order.iter().position(|known| *known == metric).unwrap_or_else(|| {
-            order.push(metric);
-            order.len() - 1
-        });
+        let next = ranks.len();
+        let rank = *ranks.entry((row.metric, row.stat)).or_insert(next);
         let phase = phases.iter().position(|name| *name == row.phase);
         let key = (row.point_id, phase, row.scope, &row.subject, rank);
         let (values, n, _) = series.entry(key).or_insert((vec![], 0, row));
@@ -216,10 +213,11 @@ fn over_trials(rows: &[PhaseRow], phases: &[String]) -> Vec<PointRow> {
     series.into_values().filter_map(point_row).collect()
 }
 
-/// Returns the items of one point, from a slice in the order of points. A run may have 10 000 points and millions of rows.
-fn of_point<T>(all: &[T], point_id: u32, id: impl Fn(&T) -> u32) -> &[T] {
-    let from = all.partition_point(|one| id(one) < point_id);
-    let count = all[from..].partition_point(|one| id(one) == point_id);
+/// Returns the items with this key, such as a point, from a slice in the order of the keys. A run may have 10 000 points and millions of
+/// rows.
+pub(crate) fn with_key<T, K: Ord>(all: &[T], key: K, key_of: impl Fn(&T) -> K) -> &[T] {
+    let from = all.partition_point(|one| key_of(one) < key);
+    let count = all[from..].partition_point(|one| key_of(one) == key);
     &all[from..from + count]
 }
 
@@ -245,17 +243,22 @@ impl Summary {
 
     /// Returns the metrics of a point.
     fn point_rows_of(&self, point_id: u32) -> &[PointRow] {
-        of_point(&self.point_rows, point_id, |row| row.point_id)
+        with_key(&self.point_rows, point_id, |row| row.point_id)
     }
 
     /// Returns the metrics of a point's trials.
     pub(crate) fn phase_rows_of(&self, point_id: u32) -> &[PhaseRow] {
-        of_point(&self.phase_rows, point_id, |row| row.point_id)
+        with_key(&self.phase_rows, point_id, |row| row.point_id)
+    }
+
+    /// Returns the metrics of a trial.
+    pub(crate) fn phase_rows_of_trial(&self, point_id: u32, trial: u16) -> &[PhaseRow] {
+        with_key(&self.phase_rows, (point_id, trial), |row| (row.point_id, row.trial))
     }
 
     /// Returns the committed trials of a point.
     pub(crate) fn trials_of(&self, point_id: u32) -> &[TrialEnd] {
-        of_point(&self.trials, point_id, |end| end.point_id)
+        with_key(&self.trials, point_id, |end| end.point_id)
     }
 
     /// Returns points without metrics because all their trials failed or were aborted, with the number of trials.
@@ -290,7 +293,7 @@ mod tests {
     #[test]
     fn a_point_has_its_own_rows() {
         let all = [(1, 'a'), (1, 'b'), (3, 'c'), (7, 'd'), (7, 'e')];
-        let of = |point_id| of_point(&all, point_id, |one| one.0);
+        let of = |point_id| with_key(&all, point_id, |one| one.0);
         assert_eq!(of(1), [(1, 'a'), (1, 'b')]);
         assert_eq!(of(3), [(3, 'c')]);
         assert_eq!(of(7), [(7, 'd'), (7, 'e')]);

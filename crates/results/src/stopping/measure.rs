@@ -10,7 +10,7 @@ use crate::journal::TrialEnd;
 use crate::model::TrialFilter;
 use crate::parallel::in_parallel;
 use crate::store::RunDir;
-use crate::summary::{self, PhaseRow, Schedule};
+use crate::summary::{self, Schedule};
 
 /// Returns whether a trial has values, as those do that summaries include by default.
 pub(super) fn counts(end: &TrialEnd) -> bool {
@@ -46,7 +46,6 @@ impl TrialMeter {
             Some(end) => summary::rows_of_trial(&self.run, end, &self.schedule)?,
             None => vec![],
         };
-        let rows: Vec<&PhaseRow> = rows.iter().collect();
         Ok(self.numbers.iter().map(|number| value_of(&rows, number)).collect())
     }
 
