@@ -16,7 +16,8 @@ use crate::model::Levels;
 use crate::store::RunDir;
 pub(super) use crate::summary::group_of;
 use crate::summary::query::values;
-use crate::summary::{Group, Schedule, Summary, compute_of, payload_share, sender_ccs};
+use crate::summary::{Group, Schedule, Summary};
+use crate::summary::{compute_of, payload_share, sender_ccs, with_key};
 
 /// The selected part of a run.
 pub(super) struct Selection {
@@ -25,6 +26,8 @@ pub(super) struct Selection {
     /// The selected trials, by point and number.
     pub(super) trials: Vec<TrialEnd>,
     pub(super) factors: Vec<String>,
+    /// The factors in which the selected points differ.
+    varying: Vec<String>,
     points: BTreeMap<u32, Levels>,
     /// Each point's plan with its links resolved; empty if the run's plan cannot be read.
     plans: BTreeMap<u32, Plan>,
@@ -89,7 +92,9 @@ impl Selection {
         let mut trials = run.trials();
         trials.retain(|end| request.trial_filter.includes(end.status));
         let request = request.clone();
-        let mut data = Self { run, request, trials, factors, points, plans, algorithms, schedule };
+        let varying = vec![];
+        let mut data =
+            Self { run, request, trials, factors, varying, points, plans, algorithms, schedule };
         // Trials first, because they determine which other values exist.
         let wheres = data.request.wheres.clone();
         let (of_rows, of_trials): (Vec<_>, Vec<_>) =
@@ -100,6 +105,8 @@ impl Selection {
         if data.trials.is_empty() {
             return Err(data.no_data("no trial matches the filters and the verdict selection"));
         }
+        let varying = data.factors_of(&data.points()).into_iter().map(str::to_owned).collect();
+        data.varying = varying;
         Ok(data)
     }
 
@@ -221,7 +228,7 @@ impl Selection {
 
     /// Returns the factors in which the selected points differ.
     pub(super) fn varying_factors(&self) -> Vec<&str> {
-        self.factors_of(&self.points())
+        self.varying.iter().map(String::as_str).collect()
     }
 
     /// Returns the factors in which these points differ.
@@ -323,25 +330,29 @@ impl Selection {
 
     /// Returns the selected trials of a point.
     pub(super) fn trials_of(&self, point_id: u32) -> Vec<&TrialEnd> {
-        self.trials.iter().filter(|end| end.point_id == point_id).collect()
+        self.trials_at(point_id).iter().collect()
+    }
+
+    fn trials_at(&self, point_id: u32) -> &[TrialEnd] {
+        with_key(&self.trials, point_id, |end| end.point_id)
     }
 
     /// Returns the measured phases that the filters accept, from the first selected trial that has any. All points share the names of
     /// phases.
     pub(super) fn phases(&self) -> Vec<PhaseRecord> {
-        self.phases_of(|_| true)
+        self.phases_of(&self.trials)
     }
 
-    /// As [`Self::phases`], from the first trial that `takes` accepts. The length of phases may differ between points.
-    fn phases_of(&self, takes: impl Fn(&TrialEnd) -> bool) -> Vec<PhaseRecord> {
-        let first = self.trials.iter().find(|end| takes(end) && !end.phases.is_empty());
+    /// As [`Self::phases`], from these trials. The length of phases may differ between points.
+    fn phases_of(&self, trials: &[TrialEnd]) -> Vec<PhaseRecord> {
+        let first = trials.iter().find(|end| !end.phases.is_empty());
         let all = first.map_or(vec![], |end| end.phases.clone());
         all.into_iter().filter(|p| p.measure && self.accepts("phase", &p.name)).collect()
     }
 
     /// Returns start and end of a phase at a point, in seconds since the start of a trial.
     fn span(&self, point_id: u32, phase: &str) -> Option<(f64, f64)> {
-        let phases = self.phases_of(|end| end.point_id == point_id);
+        let phases = self.phases_of(self.trials_at(point_id));
         Some(phases.iter().find(|record| record.name == phase)?.span_s())
     }
 
@@ -459,7 +470,7 @@ impl Selection {
     }
 
     /// Keeps a few trials, which suffice to check whether a figure can be drawn: the first trial of the first point and, for each varying
-    /// factor, of one point that differs in it.
+    /// factor, of one point that differs in it, so that the same factors vary.
     pub(super) fn sample_trials(mut self) -> Self {
         let first = self.first_trials();
         let level =
