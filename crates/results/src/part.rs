@@ -192,11 +192,12 @@ fn sorted(frame: &DataFrame, by: &[&str]) -> PolarsResult<DataFrame> {
     let keys = by.iter().map(key).collect::<PolarsResult<Vec<_>>>()?;
     let compare = |a: &IdxSize, b: &IdxSize| {
         let (a, b) = (*a as usize, *b as usize);
-        let orders = keys.iter().map(|key| match key {
+        let mut orders = keys.iter().map(|key| match key {
             Key::Text(values) => values[a].cmp(&values[b]),
             Key::Number(values) => values[a].cmp(&values[b]),
         });
-        orders.fold(Ordering::Equal, Ordering::then)
+        // Later keys matter only if the earlier ones are equal.
+        orders.find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
     };
     let mut order: Vec<IdxSize> = (0..frame.height() as IdxSize).collect();
     if order.is_sorted_by(|a, b| compare(a, b).is_le()) {
