@@ -1,13 +1,12 @@
 //! The lab's virtual machine: one boot runs one trial, or opens a shell.
 
-use std::io::Read as _;
+use std::io::{BufWriter, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ccbench_proto::plan::{Engine, Series};
+use ccbench_proto::plan::{self, Engine, Series};
 use ccbench_proto::wire;
 use prost::Message as _;
-use sha2::{Digest as _, Sha256};
 use tokio::process::Child;
 use tokio::sync::mpsc;
 use tracing::{debug, info};
@@ -69,8 +68,7 @@ impl VmImage {
         userland::archive(&agent, modules)?
             .write(&mut userland)
             .map_err(LabError::io("pack", &agent))?;
-        let userland_sha256 =
-            Sha256::digest(&userland).iter().map(|b| format!("{b:02x}")).collect();
+        let userland_sha256 = plan::digest_bytes(&userland);
         Ok(Self { kernel, emulator, userland, userland_sha256 })
     }
 
@@ -129,9 +127,8 @@ impl VmImage {
         let files = BootFiles::in_folder(folder);
         let mut archive = cpio::Archive::default();
         archive.file("lab/task.pb", 0o644, task.encode_to_vec());
-        let mut bytes = self.userland.clone();
-        archive.write(&mut bytes).map_err(LabError::io("pack", &files.initramfs))?;
-        std::fs::write(&files.initramfs, bytes).map_err(LabError::io("write", &files.initramfs))?;
+        self.write_initramfs(&archive, &files.initramfs)
+            .map_err(LabError::io("write", &files.initramfs))?;
         std::fs::write(&files.messages, []).map_err(LabError::io("write", &files.messages))?;
         let child = match engine {
             Engine::Qemu => self.qemu(&files, seed, dilation.unwrap_or(1)).start(resources.cpu)?,
@@ -154,6 +151,14 @@ impl VmImage {
             }
         };
         Ok(Vm { engine, files, child })
+    }
+
+    /// Writes the userland and another archive, one after the other, which the kernel unpacks in this order.
+    fn write_initramfs(&self, more: &cpio::Archive, path: &Path) -> std::io::Result<()> {
+        let mut out = BufWriter::new(std::fs::File::create(path)?);
+        out.write_all(&self.userland)?;
+        more.write(&mut out)?;
+        out.flush()
     }
 }
 
