@@ -17,7 +17,7 @@ use crate::backend::{Backend, BackendInfo};
 use crate::console::message;
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
-use crate::runner::{RunningTrial, TrialQueue};
+use crate::runner::{AfterError, RunningTrial, TrialQueue};
 use error::LabError;
 use jobs::GuestResources;
 use kernel::Kernel;
@@ -199,7 +199,7 @@ impl Backend for Lab {
         let next = || queue.start();
         let run = async |resources: &GuestResources, mut running: RunningTrial<'_>| {
             let result = self.run_trial(resources, &mut running, interrupt.clone()).await;
-            queue.end(running, result, false).await;
+            queue.end(running, result, AfterError::Stop).await;
         };
         crate::jobs::run_in(&resources, next, run).await;
     }

@@ -83,6 +83,15 @@ enum Next {
     Nothing,
 }
 
+/// What a run does after a trial that could not run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AfterError {
+    /// Starts no other trial, unless the user asked to keep going.
+    Stop,
+    /// Goes on: the backend is rebuilt.
+    GoOn,
+}
+
 /// A running trial.
 pub struct RunningTrial<'a> {
     /// The trial.
@@ -250,13 +259,12 @@ impl<'a> TrialQueue<'a> {
         }
     }
 
-    /// Handles the end of a trial. After an error no other trial starts, unless the backend `goes_on` (it is rebuilt) or the user
-    /// asked to keep going. Running trials continue.
+    /// Handles the end of a trial. Running trials continue after an error.
     pub async fn end(
         &self,
         mut running: RunningTrial<'_>,
         result: Result<Verdict, BackendError>,
-        goes_on: bool,
+        after_error: AfterError,
     ) {
         let scheduled = running.trial.scheduled;
         let ended = match result {
@@ -275,7 +283,7 @@ impl<'a> TrialQueue<'a> {
                 warn!("the trial was not run: {error}");
                 let reason = Reason::new(ReasonCode::NotRun, error.to_string());
                 running.progress.end(&Verdict { status: Status::Failed, reasons: vec![reason] });
-                let stops = !goes_on && !self.experiment.keep_going;
+                let stops = after_error == AfterError::Stop && !self.experiment.keep_going;
                 if stops || matches!(error, BackendError::Results(_)) {
                     self.stop(error);
                 }

@@ -14,7 +14,7 @@ use crate::backend::{Backend, BackendInfo};
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
 use crate::jobs;
-use crate::runner::{RunningTrial, TrialQueue};
+use crate::runner::{AfterError, RunningTrial, TrialQueue};
 
 pub mod error;
 mod trial;
@@ -57,7 +57,7 @@ impl Backend for Simulator {
         let run = async |_: &(), mut running: RunningTrial<'_>| {
             let RunningTrial { trial, progress, .. } = &mut running;
             let result = trial::run(*trial, progress, &mut interrupt.clone()).await;
-            queue.end(running, result, false).await;
+            queue.end(running, result, AfterError::Stop).await;
         };
         jobs::run_in(&places, || queue.start(), run).await;
     }

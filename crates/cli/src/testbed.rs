@@ -20,7 +20,7 @@ use crate::clock;
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
 use crate::lab::engine;
-use crate::runner::{RunningTrial, TrialQueue};
+use crate::runner::{AfterError, RunningTrial, TrialQueue};
 use crate::tls::Tls;
 use process::TestbedProcess;
 
@@ -198,7 +198,8 @@ impl Backend for Testbed {
             let failed = matches!(&result, Ok(verdict) if verdict.status == Status::Failed);
             // The testbed itself may have caused the failure, and rebuilding it takes a second.
             let needs_rebuild = self.is_dead() || (failed && self.process.is_some());
-            queue.end(running, result, needs_rebuild).await;
+            let after_error = if needs_rebuild { AfterError::GoOn } else { AfterError::Stop };
+            queue.end(running, result, after_error).await;
             if needs_rebuild && !queue.is_stopped() {
                 info!("rebuilding the testbed");
                 if let Err(error) = self.rebuild(experiment).await {
