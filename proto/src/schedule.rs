@@ -159,7 +159,7 @@ pub fn client_port(slot: u32, offset: u32) -> u16 {
 pub fn trials(plan: &CheckedPlan) -> Vec<ScheduledTrial> {
     let repeat = plan.plan().repeat.at_most().min(u32::from(u16::MAX)) as u16;
     let (points, seed) = (plan.point_count(), plan.plan().seed);
-    let seed_points = seed_points(plan);
+    let firsts = first_compared(plan);
     let mut order: Vec<(u32, u16)> = Vec::new();
     match plan.plan().order {
         Order::AsWritten => {
@@ -183,16 +183,16 @@ pub fn trials(plan: &CheckedPlan) -> Vec<ScheduledTrial> {
             point_id,
             trial,
             seed: {
-                let of_point = seed_points.get(point_id as usize).copied().unwrap_or(point_id);
+                let of_point = firsts.get(point_id as usize).copied().unwrap_or(point_id);
                 derive_u64(seed, "trial", &[u64::from(of_point), u64::from(trial)])
             },
         })
         .collect()
 }
 
-/// For each point, the point whose seeds its trials have: of points that are compared with each other, the first one. Empty without
-/// comparisons, because then every point has its own seeds.
-fn seed_points(plan: &CheckedPlan) -> Vec<u32> {
+/// For each point, the first of the points that comparisons connect with it, whose seeds its trials have. Empty without comparisons,
+/// because then each point is the first one.
+fn first_compared(plan: &CheckedPlan) -> Vec<u32> {
     if plan.plan().compare.is_empty() {
         return Vec::new();
     }

@@ -6,7 +6,7 @@ use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 
 use super::random::{derive, shuffle};
-use super::{ScheduledTrial, trials};
+use super::{ScheduledTrial, first_compared, trials};
 use crate::plan::checked::CheckedPlan;
 
 /// Most shards of an experiment: Slurm's `MaxArraySize` is below it on every cluster.
@@ -116,26 +116,6 @@ fn blocks(plan: &CheckedPlan, all: &[ScheduledTrial]) -> BTreeMap<u16, Vec<Toget
     }
     blocks.insert(0, groups.into_values().collect());
     blocks
-}
-
-/// For every point, the first of the points that comparisons connect with it.
-fn first_compared(plan: &CheckedPlan) -> Vec<u32> {
-    fn first(firsts: &[u32], mut point: u32) -> u32 {
-        // Each step leads to an earlier point.
-        while let Some(earlier) = firsts.get(point as usize).filter(|first| **first < point) {
-            point = *earlier;
-        }
-        point
-    }
-    let levels = plan.levels();
-    let mut firsts: Vec<u32> = (0..).take(levels.len()).collect();
-    for (a, b) in plan.plan().compare.iter().flat_map(|compare| compare.pairs(&levels)) {
-        let (a, b) = (first(&firsts, a), first(&firsts, b));
-        if let Some(later) = firsts.get_mut(a.max(b) as usize) {
-            *later = a.min(b);
-        }
-    }
-    (0..).take(levels.len()).map(|point| first(&firsts, point)).collect()
 }
 
 /// The trials of a shard, with their order, indices and seeds in the experiment.
