@@ -7,10 +7,10 @@ use ccbench_proto::schedule::ScheduledTrial;
 use ccbench_results::FileError;
 use ccbench_results::stopping::{Decision, Start, StoppingRules, TrialMeter};
 use ccbench_results::store::RunDir;
-use tokio::task::{JoinError, spawn_blocking};
 use tracing::info;
 
 use crate::experiment::Experiment;
+use crate::runtime::blocking;
 
 /// The rules of a plan and the values of its trials.
 pub struct Repetition {
@@ -54,13 +54,12 @@ impl Repetition {
             }
         }
         let (dir, numbers) = (Arc::clone(dir), rules.numbers());
-        // Polars must not run in this runtime, and reading takes time.
-        let measured = spawn_blocking(move || {
+        let measured = blocking(move || {
             let meter = TrialMeter::new(dir, numbers);
             let values = meter.values_of(&unread)?;
             Ok::<_, FileError>((meter, unread, values))
         });
-        let (meter, read, values) = finished(measured.await)?;
+        let (meter, read, values) = measured.await?;
         for ((point_id, trial), values) in read.into_iter().zip(values) {
             rules.trial_ended(point_id, trial, values);
         }
@@ -133,10 +132,5 @@ pub async fn values(
     trial: &ScheduledTrial,
 ) -> Result<Vec<Option<f64>>, FileError> {
     let (point_id, trial) = (trial.point_id, trial.trial);
-    finished(spawn_blocking(move || meter.values(point_id, trial)).await)
-}
-
-/// Returns the result of a blocking task, or continues its panic.
-fn finished<T>(result: Result<T, JoinError>) -> T {
-    result.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+    blocking(move || meter.values(point_id, trial)).await
 }

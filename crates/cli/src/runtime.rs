@@ -12,3 +12,12 @@ pub fn block_on<T>(future: impl Future<Output = Result<T, CliError>>) -> Result<
         runtime.map_err(|source| CliError::Runtime { op: "start the runtime", source })?;
     runtime.block_on(future)
 }
+
+/// Runs work on another thread: work that takes long, or that Polars must not do in this runtime. Meanwhile this thread answers the
+/// agents; without an answer they close the connection ([`KEEPALIVE_TIMEOUT`]). Continues a panic.
+///
+/// [`KEEPALIVE_TIMEOUT`]: ccbench_proto::wire::KEEPALIVE_TIMEOUT
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let ended = tokio::task::spawn_blocking(work).await;
+    ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+}

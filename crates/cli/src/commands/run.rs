@@ -28,7 +28,7 @@ use crate::plan_source::{LoadedPlan, PlanSource};
 use crate::progress::Progress;
 use crate::repetition::Repetition;
 use crate::runner::TrialQueue;
-use crate::runtime::block_on;
+use crate::runtime::{block_on, blocking};
 use crate::shard::ShardRun;
 use crate::simulator::Simulator;
 use crate::testbed::Testbed;
@@ -278,11 +278,15 @@ impl PlanRun<'_> {
     /// Creates or opens the results directory and determines which trials it lacks.
     async fn open(
         &self,
-        record: &RunInfo,
+        record: &Arc<RunInfo>,
     ) -> Result<(Arc<RunDir>, Vec<ScheduledTrial>, Repetition), CliError> {
         let Self { args, experiment, shard, .. } = *self;
         let dir = Arc::new(match (&args.resume, shard) {
-            (Some(path), _) => RunDir::resume(path, record)?,
+            (Some(path), _) => {
+                // Compares all tables with their digests.
+                let (path, record) = (path.clone(), Arc::clone(record));
+                blocking(move || RunDir::resume(&path, &record)).await?
+            }
             (None, Some(shard)) => RunDir::create(shard.scratch(), record)?,
             (None, None) => RunDir::create(&args.options.out, record)?,
         });
@@ -306,7 +310,7 @@ impl PlanRun<'_> {
         let Self { args, experiment, .. } = *self;
         let mut info = backend.info(experiment);
         let missing = std::mem::take(&mut info.missing);
-        let record = self.record(info);
+        let record = Arc::new(self.record(info));
         let (dir, remaining, repetition) = match self.open(&record).await {
             Ok(opened) => opened,
             Err(error) => {
