@@ -20,18 +20,9 @@ pub const AWAIT_NODES: Micros = Micros::new(30_000_000);
 /// Default time to wait for a node that reboots into a kernel of the plan. The firmware of servers takes minutes.
 pub const AWAIT_REBOOT: Micros = Micros::new(900_000_000);
 
-/// The plan and the options of an experiment.
-pub struct Experiment {
-    /// The checked plan, with its matrix.
-    pub plan: CheckedPlan,
-    /// The plan's canonical text.
-    pub resolved: String,
-    /// Contents of the plan's trace files, by the name in the plan.
-    traces: BTreeMap<String, Vec<u8>>,
-    /// Contents of the supplied congestion controls, by the name in the plan.
-    ccs: BTreeMap<String, Vec<u8>>,
-    /// Identifies the experiment in the folder of its sockets and in the agents' log lines.
-    pub id: String,
+/// How an experiment runs.
+#[derive(Debug, Clone)]
+pub struct ExperimentOptions {
     /// Whether to build the testbed in a user namespace even as root.
     pub rootless: bool,
     /// The certificates for agents that are not on loopback.
@@ -44,27 +35,43 @@ pub struct Experiment {
     pub await_reboot: Micros,
 }
 
+impl Default for ExperimentOptions {
+    fn default() -> Self {
+        Self {
+            rootless: false,
+            tls: TlsArgs::default(),
+            keep_going: false,
+            await_nodes: AWAIT_NODES,
+            await_reboot: AWAIT_REBOOT,
+        }
+    }
+}
+
+/// The plan and the options of an experiment.
+pub struct Experiment {
+    /// The checked plan, with its matrix.
+    pub plan: CheckedPlan,
+    /// The plan's canonical text.
+    pub resolved: String,
+    /// Contents of the plan's trace files, by the name in the plan.
+    traces: BTreeMap<String, Vec<u8>>,
+    /// Contents of the supplied congestion controls, by the name in the plan.
+    ccs: BTreeMap<String, Vec<u8>>,
+    /// Identifies the experiment in the folder of its sockets and in the agents' log lines.
+    pub id: String,
+    /// How it runs.
+    pub options: ExperimentOptions,
+}
+
 impl Experiment {
     /// Makes an experiment that runs this plan.
-    pub fn new(loaded: LoadedPlan, rootless: bool, tls: TlsArgs, keep_going: bool) -> Self {
+    pub fn new(loaded: LoadedPlan, options: ExperimentOptions) -> Self {
         let LoadedPlan { plan, traces, ccs, .. } = loaded;
         let now = clock::utc().strftime("%Y%m%dT%H%M%SZ");
         // Sorts by time and is unique on this machine.
         let id = format!("{now}-{}-{}", std::process::id(), plan.plan().name);
         let resolved = resolve::to_toml(&plan);
-        let (await_nodes, await_reboot) = (AWAIT_NODES, AWAIT_REBOOT);
-        Self {
-            resolved,
-            plan,
-            traces,
-            ccs,
-            id,
-            rootless,
-            tls,
-            keep_going,
-            await_nodes,
-            await_reboot,
-        }
+        Self { resolved, plan, traces, ccs, id, options }
     }
 
     /// Returns the trace files by their names in the results directory.

@@ -283,7 +283,7 @@ impl<'a> TrialQueue<'a> {
                 warn!("the trial was not run: {error}");
                 let reason = Reason::new(ReasonCode::NotRun, error.to_string());
                 running.progress.end(&Verdict { status: Status::Failed, reasons: vec![reason] });
-                let stops = after_error == AfterError::Stop && !self.experiment.keep_going;
+                let stops = after_error == AfterError::Stop && !self.experiment.options.keep_going;
                 if stops || matches!(error, BackendError::Results(_)) {
                     self.stop(error);
                 }

@@ -84,7 +84,7 @@ impl Testbed {
         let targets = nodes
             .iter()
             .filter_map(|(name, node)| Some((name.clone(), Address::Tcp(node.agent.clone()?))));
-        let tls = Tls::open(&experiment.tls).map_err(AgentError::from)?;
+        let tls = Tls::open(&experiment.options.tls).map_err(AgentError::from)?;
         let agents = Agents::connect(targets.collect(), tls.as_ref()).await?;
         let address = |(name, node): (&String, &ccbench_proto::plan::Node)| {
             Some((name.clone(), node.address?.to_string()))
@@ -97,8 +97,8 @@ impl Testbed {
     /// Builds the topology in network namespaces of this machine.
     async fn build(experiment: &Experiment) -> Result<Self, BackendError> {
         let plan = experiment.plan.plan();
-        let Experiment { resolved, id, rootless, .. } = experiment;
-        let process = TestbedProcess::start(resolved, id, *rootless).await?;
+        let Experiment { resolved, id, options, .. } = experiment;
+        let process = TestbedProcess::start(resolved, id, options.rootless).await?;
         let sockets = process.ready.nodes.iter();
         let sockets =
             sockets.map(|(name, node)| (name.clone(), Address::Socket(node.socket.clone())));
@@ -233,9 +233,9 @@ impl Testbed {
         {
             warn!("waiting for the nodes after: {loss}");
             progress.message("node", &format!("{loss}; trying again when every node answers"));
-            let Experiment { id, await_nodes, .. } = trial.experiment;
+            let Experiment { id, options, .. } = trial.experiment;
             let (epoch, rebooted) = (trial.dir.next_epoch(), &mut self.rebooted);
-            let nodes = self.agents.await_all(id, epoch, *await_nodes, rebooted);
+            let nodes = self.agents.await_all(id, epoch, options.await_nodes, rebooted);
             let awaited = tokio::select! {
                 awaited = nodes => awaited,
                 () = interrupt.requested() => return Err(BackendError::Interrupted),

@@ -10,7 +10,7 @@ use crate::backend::Backend as _;
 use crate::console::print;
 use crate::error::CliError;
 use crate::exit::ExitCode;
-use crate::experiment::Experiment;
+use crate::experiment::{Experiment, ExperimentOptions};
 use crate::plan_source::PlanSource;
 use crate::testbed::Testbed;
 
@@ -20,7 +20,12 @@ use crate::testbed::Testbed;
 /// The plan is invalid, or a node cannot be reached.
 pub async fn run(args: DescribeArgs) -> Result<ExitCode, CliError> {
     let loaded = PlanSource::read(&args.plan.plan)?.load(&args.plan.sets)?;
-    let experiment = Experiment::new(loaded, args.rootless, args.tls, false);
+    let options = ExperimentOptions {
+        rootless: args.rootless,
+        tls: args.tls,
+        ..ExperimentOptions::default()
+    };
+    let experiment = Experiment::new(loaded, options);
     let testbed = Testbed::open(&experiment).await?;
     for (node, agent) in &testbed.agents.by_node {
         print(&describe(node, &agent.info));

@@ -8,12 +8,11 @@ use ccbench_results::table::NOTICEABLE_STEAL_PCT;
 use ccbench_simulator::MODEL_VERSION;
 use serde_json::json;
 
-use crate::args::TlsArgs;
 use crate::backend::Backend as _;
 use crate::console::{print, print_json};
 use crate::error::CliError;
 use crate::exit::ExitCode;
-use crate::experiment::Experiment;
+use crate::experiment::{Experiment, ExperimentOptions};
 use crate::lab::error::LabError;
 use crate::lab::vm::VmImage;
 use crate::lab::{cpu, uml};
@@ -129,7 +128,7 @@ pub fn run(as_json: bool) -> Result<ExitCode, CliError> {
 /// Returns the description of a node in a namespace of this machine, and the testbed's notes.
 async fn describe() -> Result<(NodeInfo, Vec<String>), CliError> {
     let loaded = PlanSource::embedded("plans/quickstart.toml", PLAN, &[]).load(&[])?;
-    let experiment = Experiment::new(loaded, false, TlsArgs::default(), false);
+    let experiment = Experiment::new(loaded, ExperimentOptions::default());
     let testbed = Testbed::open(&experiment).await?;
     let info = testbed.info(&experiment);
     testbed.close().await;

@@ -20,7 +20,7 @@ use crate::clock;
 use crate::console::{message, print_json, terminal_width};
 use crate::error::CliError;
 use crate::exit::ExitCode;
-use crate::experiment::Experiment;
+use crate::experiment::{Experiment, ExperimentOptions};
 use crate::interrupt::Interrupt;
 use crate::lab::Lab;
 use crate::lab::engine::{self, LabRequest};
@@ -124,10 +124,10 @@ fn prepare(args: &RunArgs, source: PlanSource) -> Result<Prepared, CliError> {
         None => choose_engine(&options, &source, &mut loaded, &mut sets)?,
     };
     let text = loaded.text.clone();
+    let RunOptions { rootless, keep_going, await_nodes, await_reboot, .. } = options;
     let tls = options.tls.clone();
-    let mut experiment = Experiment::new(loaded, options.rootless, tls, options.keep_going);
-    experiment.await_nodes = options.await_nodes;
-    experiment.await_reboot = options.await_reboot;
+    let of_run = ExperimentOptions { rootless, tls, keep_going, await_nodes, await_reboot };
+    let experiment = Experiment::new(loaded, of_run);
     let choice = BackendChoice::of(&options, &experiment, images)?;
     Ok(Prepared { experiment, text, sets, choice, engine_note })
 }

@@ -26,10 +26,10 @@ pub async fn check(
             continue;
         }
         match agents.check(request(&experiment.id, &point, addresses)).await {
-            Ok(()) if experiment.keep_going => return Ok(()),
+            Ok(()) if experiment.options.keep_going => return Ok(()),
             Ok(()) => {}
             Err(error @ (AgentError::Refused { .. } | AgentError::Unsupported { .. }))
-                if experiment.keep_going =>
+                if experiment.options.keep_going =>
             {
                 refused = refused.and(Err(error));
             }

@@ -126,11 +126,11 @@ async fn boot(
             is_needed = true;
         }
     }
-    let Experiment { id, await_nodes, await_reboot, .. } = trial.experiment;
+    let Experiment { id, options, .. } = trial.experiment;
     let booted = async {
-        agents.boot(id, &releases, *await_reboot, rebooted).await?;
+        agents.boot(id, &releases, options.await_reboot, rebooted).await?;
         match is_needed {
-            true => ready(trial, agents, addresses, *await_nodes).await,
+            true => ready(trial, agents, addresses, options.await_nodes).await,
             false => Ok(()),
         }
     };
@@ -246,9 +246,9 @@ async fn prepare(
             Err(error @ AgentError::PortInUse { .. }) => info!("trying other ports: {error}"),
             result => return result,
         }
-        let Experiment { id, await_nodes, .. } = trial.experiment;
+        let Experiment { id, options, .. } = trial.experiment;
         let rebooted = &mut testbed.rebooted;
-        testbed.agents.await_all(id, epoch, *await_nodes, rebooted).await?;
+        testbed.agents.await_all(id, epoch, options.await_nodes, rebooted).await?;
         testbed.port_slot += 1;
     }
     prepare_once(trial, testbed, epoch).await
