@@ -56,38 +56,21 @@ pub(super) async fn run(
         seed: trial.scheduled.seed,
         epoch: trial.dir.next_epoch(),
     };
-    let run_id = &trial.experiment.id;
     if let Err(error) = boot(trial, testbed, progress, interrupt).await {
         return Err(match error {
             BackendError::Agent(error) => record_not_run(trial, key, error),
             other => other,
         });
     }
-    let offsets = match testbed.agents.clock_offsets().await {
-        Ok(offsets) => offsets,
+    let mut prepared = match PreparedTrial::of(trial, testbed, key).await {
+        Ok(prepared) => prepared,
         Err(error) => return Err(record_not_run(trial, key, error)),
     };
-    let mut replies = match prepare(trial, testbed, key.epoch).await {
-        Ok(replies) => replies,
-        Err(error) => {
-            testbed.agents.reset(run_id, key.epoch).await;
-            return Err(record_not_run(trial, key, error));
-        }
-    };
-    testbed.used = true;
-    for (node, message) in std::mem::take(&mut testbed.rebooted) {
-        let (Some(reply), Some(clock)) = (replies.get_mut(&node), offsets.get(&node)) else {
-            continue;
-        };
-        let at_ns = clock.node_ns(clock::monotonic_ns());
-        let kind = Some(Kind::NodeRebooted(NoData {}));
-        reply.events.push(wire::Event { at_ns, subject: node, message, kind });
-    }
-    let recorded = run_prepared(trial, testbed, key, replies, &offsets, progress, interrupt).await;
+    let recorded = prepared.run(testbed, progress, interrupt).await;
     // The nodes are prepared, so reset them even after an error.
-    let not_undone = testbed.agents.reset(run_id, key.epoch).await;
+    let not_undone = testbed.agents.reset(&trial.experiment.id, key.epoch).await;
     let (mut recorder, result) = recorded?;
-    bound_clocks(testbed, &offsets, &mut recorder).await;
+    bound_clocks(testbed, &prepared.offsets, &mut recorder).await;
     if testbed.process.is_none() {
         for (node, failed) in &not_undone {
             recorder.errors.push(format!("{node}: reset failed: {}", failed.join("; ")));
@@ -167,53 +150,105 @@ fn record_not_run(trial: Trial<'_>, key: TrialKey, error: AgentError) -> Backend
     }
 }
 
-/// Starts all prepared nodes at the same instant and records their streams until all end, one is lost, or the user stops the run.
-async fn run_prepared<'a>(
+/// A trial whose nodes are prepared.
+struct PreparedTrial<'a> {
     trial: Trial<'a>,
-    testbed: &Testbed,
     key: TrialKey,
+    /// The nodes' replies to Prepare.
     replies: BTreeMap<String, wire::PrepareReply>,
-    offsets: &BTreeMap<String, ClockPrediction>,
-    progress: &mut TrialProgress<'_>,
-    interrupt: &mut Interrupt,
-) -> Result<(TrialRecorder<'a>, Result<(), BackendError>), BackendError> {
-    trial.dir.announce_trial(key)?;
-    let t0_ns = clock::monotonic_ns() + LEAD.as_nanos() as u64;
-    let utc_ns = clock::utc_minus_monotonic_ns();
-    let clocks: BTreeMap<_, _> = offsets
-        .iter()
-        .map(|(node, offset)| (node.clone(), offset.node_clock(t0_ns, utc_ns)))
-        .collect();
-    progress.clocks(&clocks);
-    let agents = &testbed.agents.by_node;
-    let phases = schedule::phases(&trial.point.plan);
-    let infos = agents.iter().map(|(node, agent)| (node.clone(), agent.info.clone()));
-    let judge = Judge::new(&trial.point.plan, &infos.collect(), &clocks);
-    let mut writer = trial.dir.begin_announced(key, &phases, clocks)?;
-    if testbed.process.is_none() {
-        let boot = |info: &wire::NodeInfo| NodeBoot {
-            boot_id: info.boot_id.clone(),
-            kernel: info.kernel.clone(),
+    /// The nodes' clocks before the trial.
+    offsets: BTreeMap<String, ClockPrediction>,
+}
+
+impl<'a> PreparedTrial<'a> {
+    /// Measures the clocks and prepares the nodes.
+    ///
+    /// # Errors
+    /// A node refuses or does not answer. The nodes have been reset.
+    async fn of(
+        trial: Trial<'a>,
+        testbed: &mut Testbed,
+        key: TrialKey,
+    ) -> Result<Self, AgentError> {
+        let offsets = testbed.agents.clock_offsets().await?;
+        let mut replies = match prepare(trial, testbed, key.epoch).await {
+            Ok(replies) => replies,
+            Err(error) => {
+                testbed.agents.reset(&trial.experiment.id, key.epoch).await;
+                return Err(error);
+            }
         };
-        let boots = agents.iter().map(|(node, agent)| (node.clone(), boot(&agent.info)));
-        writer.set_boots(boots.collect());
+        testbed.used = true;
+        for (node, message) in std::mem::take(&mut testbed.rebooted) {
+            let (Some(reply), Some(clock)) = (replies.get_mut(&node), offsets.get(&node)) else {
+                continue;
+            };
+            let at_ns = clock.node_ns(clock::monotonic_ns());
+            let kind = Some(Kind::NodeRebooted(NoData {}));
+            reply.events.push(wire::Event { at_ns, subject: node, message, kind });
+        }
+        Ok(Self { trial, key, replies, offsets })
     }
-    let mut recorder = TrialRecorder::new(writer, judge);
-    recorder.record_prepared(replies)?;
-    let length = schedule::length(&trial.point.plan);
-    info!(nodes = agents.len(), length_s = length.as_secs_f64(), "run");
-    let (send, receive) = mpsc::channel(MAX_QUEUED_MESSAGES);
-    for (node, agent) in agents {
-        let start_at_ns = offsets.get(node).map_or(t0_ns, |offset| offset.node_ns(t0_ns));
-        let request = wire::RunRequest { start_at_ns, epoch: key.epoch };
-        debug!(node, "run request");
-        tokio::spawn(forward_stream(node.clone(), agent.client.clone(), request, send.clone()));
+
+    /// Starts all nodes at the same instant and records their streams until all end, one is lost, or the user stops the run.
+    async fn run(
+        &mut self,
+        testbed: &Testbed,
+        progress: &mut TrialProgress<'_>,
+        interrupt: &mut Interrupt,
+    ) -> Result<(TrialRecorder<'a>, Result<(), BackendError>), BackendError> {
+        self.trial.dir.announce_trial(self.key)?;
+        let t0_ns = clock::monotonic_ns() + LEAD.as_nanos() as u64;
+        let mut recorder = self.begin(testbed, t0_ns, progress)?;
+        let agents = &testbed.agents.by_node;
+        let length = schedule::length(&self.trial.point.plan);
+        info!(nodes = agents.len(), length_s = length.as_secs_f64(), "run");
+        let (send, receive) = mpsc::channel(MAX_QUEUED_MESSAGES);
+        for (node, agent) in agents {
+            let start_at_ns = self.offsets.get(node).map_or(t0_ns, |offset| offset.node_ns(t0_ns));
+            let request = wire::RunRequest { start_at_ns, epoch: self.key.epoch };
+            debug!(node, "run request");
+            tokio::spawn(forward_stream(node.clone(), agent.client.clone(), request, send.clone()));
+        }
+        drop(send);
+        let running = agents.keys().cloned().collect();
+        let result =
+            follow(&mut recorder, receive, running, progress, (t0_ns, length), interrupt).await;
+        Ok((recorder, result))
     }
-    drop(send);
-    let running = agents.keys().cloned().collect();
-    let result =
-        follow(&mut recorder, receive, running, progress, (t0_ns, length), interrupt).await;
-    Ok((recorder, result))
+
+    /// Begins the record of the trial, which starts at `t0_ns` on the controller's clock.
+    fn begin(
+        &mut self,
+        testbed: &Testbed,
+        t0_ns: u64,
+        progress: &TrialProgress<'_>,
+    ) -> Result<TrialRecorder<'a>, BackendError> {
+        let Trial { point, dir, .. } = self.trial;
+        let utc_ns = clock::utc_minus_monotonic_ns();
+        let clocks: BTreeMap<_, _> = self
+            .offsets
+            .iter()
+            .map(|(node, offset)| (node.clone(), offset.node_clock(t0_ns, utc_ns)))
+            .collect();
+        progress.clocks(&clocks);
+        let agents = &testbed.agents.by_node;
+        let phases = schedule::phases(&point.plan);
+        let infos = agents.iter().map(|(node, agent)| (node.clone(), agent.info.clone()));
+        let judge = Judge::new(&point.plan, &infos.collect(), &clocks);
+        let mut writer = dir.begin_announced(self.key, &phases, clocks)?;
+        if testbed.process.is_none() {
+            let boot = |info: &wire::NodeInfo| NodeBoot {
+                boot_id: info.boot_id.clone(),
+                kernel: info.kernel.clone(),
+            };
+            let boots = agents.iter().map(|(node, agent)| (node.clone(), boot(&agent.info)));
+            writer.set_boots(boots.collect());
+        }
+        let mut recorder = TrialRecorder::new(writer, judge);
+        recorder.record_prepared(std::mem::take(&mut self.replies))?;
+        Ok(recorder)
+    }
 }
 
 /// Measures the clocks again to bound their errors during the trial. Lost nodes are neither waited for nor judged.
