@@ -172,8 +172,8 @@ pub fn init(dir: &Path) -> Result<(), PkiError> {
     std::fs::create_dir_all(dir).map_err(FileError::of("make", dir))?;
     let key = KeyPair::generate()?;
     let certificate = authority()?.self_signed(&key)?;
-    write(dir, "ca.pem", &certificate.pem(), false)?;
-    write(dir, "ca.key", &key.serialize_pem(), true)?;
+    write(dir, "ca.pem", &certificate.pem(), Readers::All)?;
+    write(dir, "ca.key", &key.serialize_pem(), Readers::Owner)?;
     revocations::write(dir, &issuer(dir)?)?;
     let order = Order {
         name: "controller",
@@ -257,7 +257,7 @@ pub fn controller(
     let own = dir.join(name);
     check_not_issued(&own.join("controller.pem"))?;
     std::fs::create_dir_all(&own).map_err(FileError::of("make", &own))?;
-    write(&own, "ca.pem", &authority, false)?;
+    write(&own, "ca.pem", &authority, Readers::All)?;
     revocations::copy(dir, &own)?;
     let usage = ExtendedKeyUsagePurpose::ClientAuth;
     issue(dir, &own, "controller", &Order { name, hosts: &[], scopes, usage, days })?;
@@ -384,8 +384,8 @@ fn issue(dir: &Path, folder: &Path, file: &str, order: &Order<'_>) -> Result<(),
     let key = KeyPair::generate()?;
     let certificate = sign(order, &key, &issuer)?;
     // The certificate is written last: it marks the name as taken, and without its key it is useless.
-    write(folder, &format!("{file}.key"), &key.serialize_pem(), true)?;
-    write(folder, &format!("{file}.pem"), &certificate, false)
+    write(folder, &format!("{file}.key"), &key.serialize_pem(), Readers::Owner)?;
+    write(folder, &format!("{file}.pem"), &certificate, Readers::All)
 }
 
 /// Returns the certificate as PEM.
@@ -460,15 +460,27 @@ fn day<T>(date: Date, make: impl FnOnce(i32, u8, u8) -> T) -> T {
     make(i32::from(date.year()), date.month() as u8, date.day() as u8)
 }
 
-fn write(dir: &Path, name: &str, text: &str, secret: bool) -> Result<(), PkiError> {
+/// Who may read a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Readers {
+    /// Everyone: a certificate.
+    All,
+    /// Its owner: a key.
+    Owner,
+}
+
+fn write(dir: &Path, name: &str, text: &str, readers: Readers) -> Result<(), PkiError> {
     use std::io::Write as _;
     use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
     let path = dir.join(name);
-    let mode = if secret { 0o600 } else { 0o644 };
+    let mode = match readers {
+        Readers::All => 0o644,
+        Readers::Owner => 0o600,
+    };
     let write = || {
         let mut options = std::fs::OpenOptions::new();
         let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&path)?;
-        if secret {
+        if readers == Readers::Owner {
             // An existing file keeps its mode, which may let others read the key.
             file.set_permissions(std::fs::Permissions::from_mode(mode))?;
         }

@@ -13,7 +13,8 @@ use rcgen::{CertificateSigningRequestParams, ExtendedKeyUsagePurpose};
 use rustix::fs::FlockOperation;
 
 use super::revocations::lines;
-use super::{AUTHORITY, Order, PkiError, check_not_issued, issuer, read, revocations, sign, write};
+use super::{AUTHORITY, Order, PkiError, Readers, check_not_issued, issuer, read, revocations};
+use super::{sign, write};
 use crate::file::FileError;
 
 const FILE_NAME: &str = "tokens";
@@ -149,7 +150,7 @@ pub(super) fn redeem(
     };
     let issuer = issuer(dir)?;
     let certificate = sign(&order, &asked.public_key, &issuer)?;
-    write(dir, &file, &certificate, false)?;
+    write(dir, &file, &certificate, Readers::All)?;
     let authority = read(&dir.join("ca.pem"), AUTHORITY).map_err(PkiError::from)?;
     let revocations = revocations::list(dir)?;
     Ok((name, JoinedNode { certificate, authority, revocations }))
