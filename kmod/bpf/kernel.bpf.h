@@ -132,6 +132,8 @@ static void *(*const bpf_ringbuf_reserve)(void *ring, u64 size, u64 flags) = (vo
 static void (*const bpf_ringbuf_submit)(void *data, u64 flags) = (void *)132;
 static u64 (*const bpf_ringbuf_query)(void *ring, u64 flags) = (void *)134;
 #define BPF_RB_NO_WAKEUP 1
+#define BPF_RB_FORCE_WAKEUP 2
+#define BPF_RB_AVAIL_DATA 0
 #define BPF_SK_STORAGE_GET_F_CREATE 1
 #define BPF_FIELD_EXISTS 2
 

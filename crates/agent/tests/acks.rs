@@ -18,7 +18,7 @@ use std::thread;
 
 use acks_support::{Row, not_in_backlog, rows_of, segments_without_row};
 use ccbench_collector::FlowPorts;
-use ccbench_collector::acks::{self, Watch};
+use ccbench_collector::acks::{self, AckSource, Watch};
 use ccbench_proto::plan::Acks;
 use ccbench_proto::wire::agent_client::AgentClient;
 use ccbench_proto::wire::{self, AckHook, Role, Side, TcpEventKind, run_event::Of};
@@ -29,6 +29,8 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
 use socket2::{SockFilter, SockRef};
 use support::pair::Rows;
 use support::{Agent, Namespace, Turn, now_ns, prepare, wait_for, wired_namespaces};
@@ -497,9 +499,17 @@ fn a_ring_that_nobody_empties_is_a_counted_loss() {
         let netns_cookie = ccbench_shaper::bpf::netns_cookie().unwrap();
         let watch = Watch { flows: &[flow], acks: Acks::Every, netns_cookie };
         let mut source = acks::open(&watch).unwrap();
-        exchange(sender, receiver, 30_000);
+        let is_burst = |source: &dyn AckSource| {
+            let burst = source.burst().unwrap();
+            poll(&mut [PollFd::new(&burst, PollFlags::IN)], Some(&Timespec::default())) == Ok(1)
+        };
         let mut ready = Vec::new();
         source.drain(now_ns(), true, &mut ready);
+        assert!(!is_burst(&*source), "few rows wait for the next drain");
+        exchange(sender, receiver, 30_000);
+        assert!(is_burst(&*source));
+        source.drain(now_ns(), true, &mut ready);
+        assert!(!is_burst(&*source));
         let batches = ready.iter().filter_map(|of| match of {
             Of::Acks(batch) => Some(batch),
             _ => None,

@@ -14,7 +14,7 @@ struct {
 	u64 snd_gap_ns;   /* minimum time between two rows of a sender (INTERVAL) */
 	u64 rcv_gap_ns;   /* the same of a receiver, in every mode */
 	u32 mode;	  /* which acknowledgements of a sender write a row */
-	u32 unused;
+	u32 wakeup_bytes; /* bytes in the ring from which on each record wakes the reader */
 } acks_config SEC(".rodata.acks");
 
 /* The watched sockets, by port: the four bits below. */
@@ -96,6 +96,14 @@ struct {
 	struct row *row;
 	struct event *event;
 } acks_ring SEC(".maps");
+
+/* Ends a record. Usually the reader's timer is enough; in a burst the ring would be full before it expires. */
+INLINE void submit(void *record)
+{
+	u64 bytes = bpf_ringbuf_query(&acks_ring, BPF_RB_AVAIL_DATA);
+
+	bpf_ringbuf_submit(record, bytes < acks_config.wakeup_bytes ? BPF_RB_NO_WAKEUP : BPF_RB_FORCE_WAKEUP);
+}
 
 INLINE struct sock_common *common(struct tcp_sock___acks *tp)
 {
@@ -181,7 +189,7 @@ INLINE void emit_cc(struct tcp_sock___acks *tp, struct flow *flow, u64 cookie)
 		return;
 	bpf_probe_read_kernel_str(event->cc, sizeof(event->cc), ops->name);
 	flow->ca_ops = (u64)ops;
-	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+	submit(event);
 }
 
 INLINE void emit_ce(struct tcp_sock___acks *tp, struct flow *flow, u64 cookie, u32 count)
@@ -189,7 +197,7 @@ INLINE void emit_ce(struct tcp_sock___acks *tp, struct flow *flow, u64 cookie, u
 	struct event *event = begin_event(tp, flow, cookie, CE_MARK, count);
 
 	if (event)
-		bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+		submit(event);
 }
 
 /* Updates the fields that mode CHANGE compares; returns whether any differs, or no row has been written yet. */
@@ -333,7 +341,7 @@ INLINE void put_row(struct tcp_sock___acks *tp, struct flow *flow, u64 cookie, u
 	put_sender(row, tp);
 	put_receiver(row, tp);
 	put_newer(row, tp);
-	bpf_ringbuf_submit(row, BPF_RB_NO_WAKEUP);
+	submit(row);
 }
 
 /* find_flow() for a socket that received a segment, which is counted. */
@@ -504,11 +512,11 @@ INLINE int on_retransmit(struct sock *sk, struct sk_buff *skb, int err)
 		flow->rto_una = tp->snd_una;
 		event = begin_event(tp, flow, cookie, RTO, timeouts);
 		if (event)
-			bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+			submit(event);
 	}
 	event = begin_event(tp, flow, cookie, RETRANSMIT, segments ? segments : 1);
 	if (event)
-		bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+		submit(event);
 	return 0;
 }
 
@@ -550,7 +558,7 @@ SEC("tp_btf/tcp_cong_state_set") int acks_state(u64 *ctx)
 		/* The state is not set yet: `count` holds the old one. */
 		event->count = event->ca_state;
 		event->ca_state = state;
-		bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+		submit(event);
 	}
 	return 0;
 }

@@ -1,6 +1,7 @@
 //! Samples socket state at every received segment, and events between segments, with eBPF: rows of the tables `acks` and
 //! `tcp_events`. Losses are counted per socket. Polling ([`crate::inet_diag`]) runs independently and needs no eBPF.
 
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use ccbench_proto::plan::Acks;
@@ -67,6 +68,10 @@ pub trait AckSource: Send {
     fn counts(&mut self, at_ns: u64) -> Vec<wire::AckCount>;
     /// Returns the time between calls of [`AckSource::drain`].
     fn period(&self) -> Duration;
+    /// Returns a descriptor that is readable while [`AckSource::drain`] should be called before the period ends, because of a burst.
+    fn burst(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
     /// Returns messages for the user: the hook in use, and what this kernel lacks.
     fn notes(&self) -> &[String];
 }

@@ -1,7 +1,7 @@
 //! The thread that drains the ring buffer of acknowledgements. It does nothing else, so the ring does not overflow
 //! while the runtime or the samplers are busy.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -109,8 +109,10 @@ fn work(mut source: Box<dyn AckSource>, out: &Outbox, stop: &OwnedFd) -> AckRema
         Timespec { tv_sec: period.as_secs() as i64, tv_nsec: i64::from(period.subsec_nanos()) };
     let mut ready = Vec::new();
     loop {
-        let mut fds = [PollFd::new(stop, PollFlags::IN)];
-        let stopped = matches!(poll(&mut fds, Some(&timeout)), Ok(1..));
+        let burst = source.burst().unwrap_or(stop.as_fd());
+        let mut fds = [PollFd::new(stop, PollFlags::IN), PollFd::new(&burst, PollFlags::IN)];
+        // On an error no descriptor is ready, and the drain is only early.
+        let stopped = poll(&mut fds, Some(&timeout)).is_ok() && !fds[0].revents().is_empty();
         source.drain(clock::now_ns(), stopped, &mut ready);
         if stopped {
             return AckRemainder { source: Some(source), rows: ready };
@@ -125,7 +127,8 @@ fn work(mut source: Box<dyn AckSource>, out: &Outbox, stop: &OwnedFd) -> AckRema
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use std::os::fd::BorrowedFd;
+    use std::sync::{Mutex, mpsc};
     use std::time::Duration;
 
     use ccbench_proto::plan::{check, parse};
@@ -198,6 +201,43 @@ mod tests {
         drop(sent);
         left().send(&out).await;
         assert_eq!(*calls.lock().unwrap(), ["counts", "refused", "counts"]);
+    }
+
+    /// Has a burst, and a period that does not end during the test.
+    struct Burst {
+        readable: OwnedFd,
+        drained: mpsc::Sender<()>,
+    }
+
+    impl AckSource for Burst {
+        fn drain(&mut self, _: u64, _: bool, _: &mut Vec<Of>) {
+            if rustix::io::read(&self.readable, &mut [0; 8]).is_ok() {
+                self.drained.send(()).unwrap();
+            }
+        }
+        fn count_refused(&mut self, _: &Of) {}
+        fn counts(&mut self, _: u64) -> Vec<wire::AckCount> {
+            Vec::new()
+        }
+        fn period(&self) -> Duration {
+            Duration::from_secs(3600)
+        }
+        fn burst(&self) -> Option<BorrowedFd<'_>> {
+            Some(self.readable.as_fd())
+        }
+        fn notes(&self) -> &[String] {
+            &[]
+        }
+    }
+
+    #[tokio::test]
+    async fn a_burst_is_drained_before_the_period_ends() {
+        let readable = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        let (drained, wait) = mpsc::channel();
+        let (out, _rows) = Outbox::new(Names::default());
+        let thread = AckThread::start(Box::new(Burst { readable, drained }), out).unwrap();
+        wait.recv_timeout(Duration::from_secs(60)).unwrap();
+        thread.stop();
     }
 
     #[test]

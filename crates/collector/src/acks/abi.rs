@@ -71,7 +71,7 @@ c_struct! {
     /// `acks_config`.
     Config {
         netns_cookie: u64, snd_gap_ns: u64, rcv_gap_ns: u64,
-        mode: u32, unused: u32,
+        mode: u32, wakeup_bytes: u32,
     }
 }
 

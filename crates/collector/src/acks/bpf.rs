@@ -1,6 +1,7 @@
 //! Loads `bpf/acks.bpf.c` with aya and drains its ring buffer.
 
 use std::mem::offset_of;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, RingBuf};
@@ -9,7 +10,9 @@ use aya::{Btf, Ebpf, EbpfLoader};
 use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::plan::Acks;
 use ccbench_proto::wire::{self, AckHook, Side, run_event::Of};
-use rustix::time::{ClockId, clock_getres};
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll;
+use rustix::time::{ClockId, Timespec, clock_getres};
 
 use super::abi::Flow;
 use super::batcher::Batcher;
@@ -32,6 +35,8 @@ type FlowBytes = [u8; size_of::<Flow>()];
 pub struct Source {
     ring: RingBuf<MapData>,
     ring_bytes: u32,
+    /// Waits for the ring's wake-ups.
+    burst: OwnedFd,
     flows: HashMap<MapData, u64, FlowBytes>,
     global: Array<MapData, [u64; 3]>,
     /// Owns programs and links; dropping it detaches them.
@@ -49,7 +54,7 @@ impl Source {
     pub fn open(watch: &Watch<'_>) -> Result<Self, AcksError> {
         let btf = Btf::from_sys_fs().map_err(|e| AcksError::Btf { source: e.into() })?;
         let (bytes, period) = ring(watch);
-        let (config, ports) = (config(watch), port_roles(watch.flows));
+        let (config, ports) = (config(watch, bytes / 2), port_roles(watch.flows));
         let mut programs = EbpfLoader::new()
             .btf(Some(&btf))
             .map_max_entries("acks_ring", bytes)
@@ -71,7 +76,9 @@ impl Source {
             set_after_ack(false)?;
         }
         notes.extend(note);
-        let ring = take_map(&mut programs, "acks_ring")?;
+        let ring: RingBuf<MapData> = take_map(&mut programs, "acks_ring")?;
+        let burst =
+            watch_wakeups(ring.as_fd()).map_err(|e| AcksError::SetUp { source: e.into() })?;
         let flows = take_map(&mut programs, "acks_flows")?;
         let mode = watch.mode();
         // Attached after `after_ack` is set, because acks_segment reads it.
@@ -83,6 +90,7 @@ impl Source {
         Ok(Self {
             ring,
             ring_bytes,
+            burst,
             flows,
             global,
             _programs: programs,
@@ -168,8 +176,17 @@ where
     map.try_into().map_err(|e: MapError| AcksError::OpenMap { name, source: e.into() })
 }
 
-/// Encodes `acks_config`.
-fn config(watch: &Watch<'_>) -> Vec<u8> {
+/// Returns an epoll instance that becomes readable when a program wakes the reader of the ring. It is edge-triggered, because
+/// the ring itself is readable whenever it is not empty.
+fn watch_wakeups(ring: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    epoll::add(&epoll, ring, epoll::EventData::new_u64(0), flags)?;
+    Ok(epoll)
+}
+
+/// Encodes `acks_config`. From `wakeup_bytes` in the ring on, records wake the reader.
+fn config(watch: &Watch<'_>, wakeup_bytes: u32) -> Vec<u8> {
     let (mode, gap_ns): (u32, u64) = match watch.acks() {
         Acks::AtMost(gap) => (1, gap.nanos()),
         Acks::Change => (2, 0),
@@ -177,7 +194,7 @@ fn config(watch: &Watch<'_>) -> Vec<u8> {
     };
     let rcv_gap_ns = if mode == 1 { gap_ns } else { RECEIVER_GAP_NS };
     let words = [watch.netns_cookie, gap_ns, rcv_gap_ns].map(u64::to_ne_bytes).concat();
-    [words, [mode, 0].map(u32::to_ne_bytes).concat()].concat()
+    [words, [mode, wakeup_bytes].map(u32::to_ne_bytes).concat()].concat()
 }
 
 /// Encodes `acks_ports`: per port, the flags 1 for the local port of a sender and 2 for its remote port; 4 and 8 likewise for a receiver.
@@ -204,6 +221,10 @@ fn tick_us() -> u64 {
 
 impl AckSource for Source {
     fn drain(&mut self, now_ns: u64, all: bool, into: &mut Vec<Of>) {
+        // Takes the wake-up before the records, so that those that arrive meanwhile cause another one. If this fails, the next call
+        // is only earlier than necessary.
+        let mut events = Vec::with_capacity(1);
+        let _ = epoll::wait(&self.burst, spare_capacity(&mut events), Some(&Timespec::default()));
         // Reads at most one full ring per call, so that the loop ends even while records keep arriving.
         for _ in 0..self.ring_bytes as usize / record::EVENT_BYTES {
             let Some(record) = self.ring.next() else { break };
@@ -263,6 +284,10 @@ impl AckSource for Source {
 
     fn period(&self) -> Duration {
         self.period
+    }
+
+    fn burst(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.burst.as_fd())
     }
 
     fn notes(&self) -> &[String] {
