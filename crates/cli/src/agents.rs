@@ -71,6 +71,15 @@ pub enum AgentError {
         /// What is missing, and the fix.
         reason: String,
     },
+    /// Agents that are not on loopback, but no certificates.
+    #[error(
+        "{nodes}: a connection to an address that is not loopback needs certificates; add `--pki DIR` (`ccbench pki init DIR` makes \
+         them)"
+    )]
+    NoCertificates {
+        /// The nodes' names in the plan, each with its address.
+        nodes: String,
+    },
     /// A certificate cannot be read or used.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -80,9 +89,10 @@ impl AgentError {
     /// Returns the process's exit code.
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Call { .. } | Self::Refused { .. } | Self::PortInUse { .. } => {
-                ExitCode::Unavailable
-            }
+            Self::Call { .. }
+            | Self::Refused { .. }
+            | Self::PortInUse { .. }
+            | Self::NoCertificates { .. } => ExitCode::Unavailable,
             Self::Unsupported { .. } => ExitCode::Usage,
             Self::Tls(_) => ExitCode::Failure,
         }
@@ -95,7 +105,7 @@ impl AgentError {
             | Self::Refused { reason, .. }
             | Self::PortInUse { reason, .. }
             | Self::Unsupported { reason, .. } => reason,
-            Self::Tls(_) => return self,
+            Self::NoCertificates { .. } | Self::Tls(_) => return self,
         };
         for other in others {
             *reason += &format!("; {other}");
@@ -163,6 +173,9 @@ impl Agents {
         addresses: BTreeMap<String, Address>,
         tls: Option<&Tls>,
     ) -> Result<Self, AgentError> {
+        if tls.is_none() {
+            check_loopback(&addresses)?;
+        }
         let connects = addresses.into_iter().map(|(node, address)| async move {
             info!(node, ?address, "connect");
             let channel = connect(&node, &address, tls).await?;
@@ -327,11 +340,6 @@ async fn connect(node: &str, address: &Address, tls: Option<&Tls>) -> Result<Cha
                 .keep_alive_while_idle(true);
             if let Some(tls) = tls {
                 endpoint = tls.apply(endpoint).map_err(|e| fail(chain(&e)))?;
-            } else if !is_loopback(target) {
-                return Err(fail(format!(
-                    "{target} is not a loopback address, so the connection needs certificates; add `--pki DIR` \
-                     (`ccbench pki init DIR` makes them)"
-                )));
             }
             endpoint.connect().await.map_err(|e| match tls.and_then(|tls| tls.refusal(&e)) {
                 Some(why) => fail(format!("{target}: {why}")),
@@ -353,6 +361,22 @@ fn is_refused(error: &(dyn std::error::Error + 'static)) -> bool {
             || error.get_ref().is_some_and(|wrapped| is_refused(wrapped))
     });
     of_io || error.source().is_some_and(is_refused)
+}
+
+/// Checks before connections without certificates that every agent is on loopback.
+///
+/// # Errors
+/// Names every node whose agent is not.
+fn check_loopback(addresses: &BTreeMap<String, Address>) -> Result<(), AgentError> {
+    let others = addresses.iter().filter_map(|(node, address)| match address {
+        Address::Tcp(target) if !is_loopback(target) => Some(format!("node {node} ({target})")),
+        Address::Tcp(_) | Address::Socket(_) => None,
+    });
+    let nodes: Vec<String> = others.collect();
+    if nodes.is_empty() {
+        return Ok(());
+    }
+    Err(AgentError::NoCertificates { nodes: nodes.join(", ") })
 }
 
 fn is_loopback(target: &str) -> bool {
@@ -523,5 +547,25 @@ mod tests {
                 && is_loopback("localhost:7700")
         );
         assert!(!is_loopback("10.0.0.1:7700") && !is_loopback("node1.example:7700"));
+    }
+
+    #[test]
+    fn missing_certificates_are_one_hint_for_all_nodes() {
+        let tcp = |target: &str| Address::Tcp(target.to_owned());
+        let mut addresses = BTreeMap::from([
+            ("n1".to_owned(), tcp("127.0.0.1:7700")),
+            ("n2".to_owned(), Address::Socket(PathBuf::from("/run/n2"))),
+        ]);
+        assert!(check_loopback(&addresses).is_ok());
+        addresses.insert("n3".to_owned(), tcp("10.0.0.3:7700"));
+        addresses.insert("n4".to_owned(), tcp("n4.example:7700"));
+        let error = check_loopback(&addresses).unwrap_err();
+        assert_eq!(error.exit_code(), ExitCode::Unavailable);
+        let error = error.to_string();
+        assert!(
+            error.starts_with("node n3 (10.0.0.3:7700), node n4 (n4.example:7700): "),
+            "{error}"
+        );
+        assert_eq!(error.matches("--pki").count(), 1, "{error}");
     }
 }

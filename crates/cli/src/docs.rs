@@ -161,7 +161,7 @@ fn backend_section(error: &BackendError) -> Option<Section> {
 fn agent_section(error: &AgentError) -> Option<Section> {
     match error {
         AgentError::Call { .. } | AgentError::Refused { .. } => Some(TROUBLESHOOTING),
-        AgentError::Tls(_) => Some(CERTIFICATES),
+        AgentError::NoCertificates { .. } | AgentError::Tls(_) => Some(CERTIFICATES),
         AgentError::PortInUse { .. } | AgentError::Unsupported { .. } => None,
     }
 }
