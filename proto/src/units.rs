@@ -138,6 +138,12 @@ impl Micros {
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e6
     }
+    /// Returns it in the largest unit that keeps it a whole number, such as `15min`, for messages. The text form ([`fmt::Display`])
+    /// of resolved plans has no unit above seconds.
+    pub fn in_largest_unit(self) -> String {
+        let (value, unit) = in_largest_unit(self.0, PRINTED_TIME_UNITS);
+        format!("{value}{unit}")
+    }
     /// As a standard duration.
     pub const fn duration(self) -> std::time::Duration {
         std::time::Duration::from_micros(self.0)
@@ -249,6 +255,9 @@ pub(crate) const TIME_UNITS: &[(&str, u64)] = &[
     ("min", 60_000_000),
     ("h", 3_600_000_000),
 ];
+/// The units in which times are printed.
+const PRINTED_TIME_UNITS: &[(&str, u64)] =
+    &[("us", 1), ("ms", 1_000), ("s", 1_000_000), ("min", 60_000_000), ("h", 3_600_000_000)];
 pub(crate) const SHARE_UNITS: &[(&str, u64)] = &[("%", 10_000), ("ppm", 1)];
 
 impl FromStr for Rate {
@@ -329,14 +338,19 @@ impl FromStr for Limit {
     }
 }
 
-/// Writes `value` with the largest unit that keeps it a whole number.
-fn write_scaled(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) -> fmt::Result {
-    let (name, factor) = units
+/// Returns `value` in the largest unit that keeps it a whole number, and that unit.
+fn in_largest_unit<'a>(value: u64, units: &[(&'a str, u64)]) -> (u64, &'a str) {
+    let &(name, factor) = units
         .iter()
         .rev()
         .find(|(_, factor)| value >= *factor && value.is_multiple_of(*factor))
         .unwrap_or(&units[0]);
-    write!(f, "{}{name}", value / factor)
+    (value / factor, name)
+}
+
+fn write_scaled(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) -> fmt::Result {
+    let (value, name) = in_largest_unit(value, units);
+    write!(f, "{value}{name}")
 }
 
 impl fmt::Display for Rate {
@@ -356,7 +370,7 @@ impl fmt::Display for Packets {
 }
 impl fmt::Display for Micros {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_scaled(f, self.0, &[("us", 1), ("ms", 1_000), ("s", 1_000_000)])
+        write_scaled(f, self.0, &PRINTED_TIME_UNITS[..3])
     }
 }
 impl fmt::Display for Ppm {
@@ -472,6 +486,16 @@ mod tests {
         }
         for text in ["1.5bdp", "2bdp", "40p", "187500B"] {
             assert_eq!(text.parse::<Limit>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn messages_have_times_as_users_write_them() {
+        for text in ["0us", "250us", "1500ms", "90s", "15min", "90min", "1h", "720h"] {
+            assert_eq!(text.parse::<Micros>().unwrap().in_largest_unit(), text);
+        }
+        for (text, shown) in [("3600s", "1h"), ("0.25h", "15min"), ("60000ms", "1min")] {
+            assert_eq!(text.parse::<Micros>().unwrap().in_largest_unit(), shown);
         }
     }
 

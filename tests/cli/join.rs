@@ -46,6 +46,7 @@ impl Drop for Service {
 fn token(bench: &Bench, pki: &str, name: &str) -> String {
     let made = bench.run(&["pki", "token", pki, name]);
     assert_eq!(made.status.code(), Some(0), "{}", text(&made));
+    assert!(err(&made).contains(" within 1h on the node"), "{}", text(&made));
     out(&made).trim().to_owned()
 }
 

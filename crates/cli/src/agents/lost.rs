@@ -189,8 +189,9 @@ impl Agent {
             }
         };
         let reason = format!(
-            "it did not come back with kernel {release} within {limit} ({answer}); look at its console, use `--await-reboot TIME` if it \
-             only needs longer, or power-cycle it, which boots its usual kernel"
+            "it did not come back with kernel {release} within {} ({answer}); look at its console, use `--await-reboot TIME` if it \
+             only needs longer, or power-cycle it, which boots its usual kernel",
+            limit.in_largest_unit()
         );
         Err(refusal(node, "reboot", reason))
     }

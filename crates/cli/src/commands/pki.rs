@@ -37,9 +37,10 @@ pub fn run(command: &PkiCommand) -> Result<ExitCode, CliError> {
             let token = pki::token(dir, names, *expires)?;
             print(&format!("{token}\n"));
             message(format_args!(
-                "start `ccbench pki serve {} --listen ADDRESS:PORT` here, and within {expires} on the node\n  \
+                "start `ccbench pki serve {} --listen ADDRESS:PORT` here, and within {} on the node\n  \
                  ccbench-agent join --controller ADDRESS:PORT --token TOKEN --dir DIR",
-                dir.display()
+                dir.display(),
+                expires.in_largest_unit()
             ));
         }
         PkiCommand::Serve { dir, listen } => {
