@@ -200,6 +200,24 @@ fn mistyped_names_exit_with_2() {
 }
 
 #[test]
+fn an_error_about_a_missing_argument_names_the_alternative() {
+    let bench = Bench::new();
+    for (words, alternative) in [
+        (&["run"][..], "ccbench run [OPTIONS] --resume <DIR>\n"),
+        (
+            &["compare", "results"],
+            "ccbench compare [OPTIONS] <DIR|URL> --by <FACTOR=LEVEL,LEVEL>\n",
+        ),
+        (&["scorecard"], "ccbench scorecard [OPTIONS] --resume <DIR>\n"),
+    ] {
+        let done = bench.run(words);
+        assert_eq!(done.status.code(), Some(2), "{words:?}: {}", text(&done));
+        assert!(err(&done).contains("required arguments"), "{words:?}: {}", text(&done));
+        assert!(err(&done).contains(alternative), "{words:?}: {}", text(&done));
+    }
+}
+
+#[test]
 fn jobs_need_the_lab() {
     let bench = Bench::new();
     let plan = ccbench_tests::source_root().join("plans/quickstart.toml");

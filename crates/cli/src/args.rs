@@ -192,6 +192,9 @@ pub struct TlsArgs {
 /// Arguments of `run`.
 #[derive(Debug, Args)]
 #[command(mut_arg("out", |out| out.help(OUT_OF_SHARDS)))]
+#[command(
+    override_usage = "ccbench run [OPTIONS] <PLAN>\n       ccbench run [OPTIONS] --resume <DIR>"
+)]
 pub struct RunArgs {
     /// The plan file (not with --resume: the results directory has a copy).
     #[arg(value_hint = ValueHint::FilePath, required_unless_present = "resume")]
@@ -454,6 +457,9 @@ pub struct ReportArgs {
 
 /// Arguments of `compare`.
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "ccbench compare [OPTIONS] <DIR|URL> <DIR|URL>\n       ccbench compare [OPTIONS] <DIR|URL> --by <FACTOR=LEVEL,LEVEL>"
+)]
 pub struct CompareArgs {
     /// The first run: a results directory, a directory of shards, or a URL of either.
     #[arg(value_name = "DIR|URL", value_hint = ValueHint::DirPath)]

@@ -8,6 +8,9 @@ use super::RunOptions;
 
 /// Arguments of `scorecard`.
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "ccbench scorecard [OPTIONS] <CC>\n       ccbench scorecard [OPTIONS] --resume <DIR>"
+)]
 pub struct ScorecardArgs {
     /// The congestion control: one of ccbench's own (`ccbench cc list`), or of the kernel.
     #[arg(value_name = "CC", required_unless_present = "resume")]
