@@ -11,6 +11,12 @@ fn a_new_plan_is_valid_and_nothing_is_overwritten() {
     let done = bench.run(&["new"]);
     assert_eq!(done.status.code(), Some(0), "{}", text(&done));
     assert!(out(&done).contains("next: ccbench run plan.toml"), "{}", text(&done));
+    let note = err(&done);
+    assert!(note.starts_with("note: standard input is not a terminal"), "{note}");
+    let help = out(&bench.run(&["new", "--help"]));
+    for option in ["--rate", "--rtt", "--queue", "--buffer", "--cc"] {
+        assert!(note.contains(option) && help.contains(&format!("{option} <")), "{option}: {note}");
+    }
     for arguments in [&["check", "plan.toml"][..], &["check", "plan.toml", "--sim"]] {
         let checked = bench.run(arguments);
         assert_eq!(checked.status.code(), Some(0), "{}", text(&checked));
@@ -22,6 +28,7 @@ fn a_new_plan_is_valid_and_nothing_is_overwritten() {
     let options = ["--rtt", "300ms", "--queue", "fq_codel", "--cc", "reno"];
     let other = bench.run(&[&["new", "other.toml"][..], &options].concat());
     assert_eq!(other.status.code(), Some(0), "{}", text(&other));
+    assert!(!err(&other).contains("note:"), "{}", text(&other));
     // `new` does not write a plan that would be invalid.
     let invalid = bench.run(&["new", "invalid.toml", "--rate", "0mbit"]);
     assert_eq!(invalid.status.code(), Some(2), "{}", text(&invalid));

@@ -36,7 +36,9 @@ pub fn run(args: NewArgs) -> Result<ExitCode, CliError> {
         let reason = "already exists, and `ccbench new` overwrites nothing; give another file";
         return Err(CliError::Usage(format!("{} {reason}", path.display())));
     }
-    let mut answers = if has_no_answers(&args) && std::io::stdin().is_terminal() {
+    let has_no_answers = has_no_answers(&args);
+    let can_ask = std::io::stdin().is_terminal();
+    let mut answers = if has_no_answers && can_ask {
         Answers::ask(&mut std::io::stdin().lock())?
     } else {
         Answers::of(args)?
@@ -53,6 +55,12 @@ pub fn run(args: NewArgs) -> Result<ExitCode, CliError> {
         size(&plan),
         path = path.display()
     ));
+    if has_no_answers && !can_ask {
+        message(format_args!(
+            "note: standard input is not a terminal, so `ccbench new` asked nothing and the plan has the defaults; choose with --rate, \
+             --rtt, --queue, --buffer and --cc"
+        ));
+    }
     Ok(ExitCode::Success)
 }
 
