@@ -69,6 +69,7 @@ fn commands_read_a_bucket() {
     };
     let printed = reads(&["summarize", url], 0);
     assert!(!printed.contains("are missing"), "{printed}");
+    assert!(printed.contains(&format!("the run stays at {url}, ")), "{printed}");
     let kept = copies(&bench);
     assert_eq!(kept.len(), 1, "{kept:?}");
     assert!(!kept[0].join("summary_point.csv").exists(), "nothing is written beside a copy");
@@ -89,6 +90,7 @@ fn commands_read_a_bucket() {
     // The same shards, merged.
     reads(&["merge", url], 0);
     let merged = bench.results().display().to_string();
+    assert!(!reads(&["summarize", &merged], 0).contains("run cache"), "no copy");
     let compared = reads(&["compare", url, &merged], 0);
     assert!(!compared.contains("does not agree"), "{compared}");
     let summary = reads(&["export", "csv", url, "--table", "summary_point", "--output", "-"], 0);
@@ -113,6 +115,9 @@ fn a_copy_follows_the_shards() {
     let (trials, printed) = summary();
     assert!(trials < 2 * REPEAT as usize, "{trials}");
     assert!(printed.contains("shards: ") && printed.contains(" are missing"), "{printed}");
+    let lasting = "\n  (read from a copy in the run cache, which removes copies when it needs room; \
+                   the run stays at shards, ";
+    assert!(printed.contains(lasting), "{printed}");
     let first = copies(&bench);
     assert_eq!(shard(&bench, "2/3", "shards").status.code(), Some(0));
     // The copy of the first two shards contains their files.

@@ -54,6 +54,15 @@ impl ReadableRun {
         self.copied.is_some()
     }
 
+    /// Returns a line about a copy: later commands may remove it, and where the run stays. `None` for a results directory.
+    pub fn about_copy(&self) -> Option<String> {
+        let (location, _) = self.copied.as_ref()?;
+        Some(format!(
+            "  (read from a copy in the run cache, which removes copies when it needs room; the run stays at {location}, and `ccbench merge` \
+             makes a results directory of shards)\n"
+        ))
+    }
+
     /// Adds the summary files to a copy, which a results directory has since the end of its run.
     ///
     /// # Errors

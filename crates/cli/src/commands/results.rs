@@ -50,6 +50,9 @@ pub fn summarize(args: &SummarizeArgs) -> Result<ExitCode, CliError> {
         None => summary.write(),
     };
     table::print(&summary, &mut std::io::stdout(), terminal_width())?;
+    if let Some(line) = run.about_copy() {
+        print(&line);
+    }
     if let Some(group) = &args.six_columns {
         print(&six_columns::csv(&summary.summary, group)?);
     }
