@@ -101,6 +101,10 @@ fn applies_overrides_and_rejects_unknown_keys() {
     let bench = Bench::new();
     let output = bench.run(&["check", &plan, "--expand", "--set", "links.bottleneck.rate=50mbit"]);
     assert!(out(&output).contains("50mbit"), "{}", text(&output));
+    // As plain `check`, but as a comment.
+    let size = out(&bench.run(&["check", &plan]));
+    assert!(size.starts_with("quickstart: ") && size.contains(" trial(s), "), "{size}");
+    assert!(out(&output).ends_with(&format!("\n# {size}")), "{}", text(&output));
     // 50 Mbit/s times 10 ms, and 10 full frames.
     for (limit, amount) in [("2bdp", "125000B"), ("0.01bdp", "15140B")] {
         let set = format!("links.bottleneck.queue.limit={limit}");

@@ -38,9 +38,10 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode, CliError> {
             let plan = resolve::to_toml(&point.plan);
             print(&format!("# point {} {}\n{limits}{plan}\n", point.id, factors.join(", ")));
         }
-    } else {
-        print(&format!("{}: {}\n", plan.plan().name, size(&plan)));
     }
+    // The output of --expand is TOML.
+    let comment = if args.expand { "# " } else { "" };
+    print(&format!("{comment}{}: {}\n", plan.plan().name, size(&plan)));
     Ok(ExitCode::Success)
 }
 
