@@ -10,6 +10,7 @@ use clap::ValueEnum;
 
 pub(crate) mod grub;
 mod systemd_boot;
+mod volume;
 
 use grub::Grub;
 use systemd_boot::SystemdBoot;
@@ -55,6 +56,18 @@ pub enum BootError {
         path: PathBuf,
         /// What is wrong, and how to fix it.
         reason: &'static str,
+    },
+    /// The boot loader cannot clear the selection when it boots the kernel.
+    #[error(
+        "{}: GRUB cannot write to {volume}, so the kernel would stay selected after one boot; move /boot to a partition of its own with \
+         ext4, without LVM and RAID, or boot the kernel by hand",
+        .path.display()
+    )]
+    NotWritable {
+        /// The file of the selection.
+        path: PathBuf,
+        /// What it is on: LVM, RAID, Btrfs or ZFS.
+        volume: &'static str,
     },
     /// A file cannot be read or written.
     #[error("{op} {}: {source}{}", .path.display(), hint(.source))]

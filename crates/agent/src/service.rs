@@ -153,7 +153,9 @@ fn status(error: &AgentError) -> Status {
             Status::permission_denied(message)
         }
         AgentError::Boot(BootError::NotAllowed { .. }) => Status::permission_denied(message),
-        AgentError::Boot(BootError::NotInstalled { .. }) => Status::unimplemented(message),
+        AgentError::Boot(BootError::NotInstalled { .. } | BootError::NotWritable { .. }) => {
+            Status::unimplemented(message)
+        }
         // Must differ from the status of a lost connection, which a reboot causes, too.
         AgentError::Boot(_) | AgentError::OtherKernel { .. } => {
             Status::failed_precondition(message)

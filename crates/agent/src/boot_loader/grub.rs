@@ -6,7 +6,7 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use super::{BootError, BootLoader, entry_of};
+use super::{BootError, BootLoader, entry_of, volume};
 
 /// The first line of the environment block.
 const SIGNATURE: &str = "# GRUB Environment Block\n";
@@ -20,13 +20,36 @@ const OTHER_SYSTEMS: &str = "osprober-";
 /// GRUB's folder.
 pub(super) struct Grub {
     folder: PathBuf,
+    /// `/proc/self/mountinfo`.
+    mountinfo: PathBuf,
+    /// `/sys`.
+    sys: PathBuf,
 }
 
 impl Grub {
     pub(super) fn of_machine() -> Self {
         let folders = ["/boot/grub", "/boot/grub2"].map(PathBuf::from);
         let [usual, other] = folders;
-        Self { folder: if other.join("grub.cfg").exists() { other } else { usual } }
+        let folder = if other.join("grub.cfg").exists() { other } else { usual };
+        Self { folder, mountinfo: "/proc/self/mountinfo".into(), sys: "/sys".into() }
+    }
+
+    fn environment_block(&self) -> PathBuf {
+        self.folder.join("grubenv")
+    }
+
+    /// Checks that GRUB can clear the selection in the environment block. It would boot the kernel at every later boot, too.
+    fn check_writable(&self) -> Result<(), BootError> {
+        let path = self.environment_block();
+        // On some machines it is a symbolic link to the EFI system partition.
+        let target = path.canonicalize().map_err(file("read", &path))?;
+        let mountinfo = std::fs::read(&self.mountinfo);
+        let mountinfo = mountinfo.map_err(file("read", &self.mountinfo))?;
+        let mountinfo = String::from_utf8_lossy(&mountinfo);
+        match volume::not_writable(&target, &mountinfo, &self.sys) {
+            Some(volume) => Err(BootError::NotWritable { path, volume }),
+            None => Ok(()),
+        }
     }
 }
 
@@ -50,11 +73,13 @@ impl BootLoader for Grub {
                           `GRUB_ENABLE_BLSCFG=false` in /etc/default/grub, and regenerate it with `grub2-mkconfig`";
             return Err(BootError::Config { path, reason });
         }
-        entry_of(found, release, self.name())
+        let entry = entry_of(found, release, self.name())?;
+        self.check_writable()?;
+        Ok(entry)
     }
 
     fn select_once(&self, entry: Option<&str>) -> Result<(), BootError> {
-        let path = self.folder.join("grubenv");
+        let path = self.environment_block();
         let block = std::fs::read(&path).map_err(file("read", &path))?;
         let Some(changed) = with_variable(&block, NEXT_ENTRY, entry) else {
             let reason = "it is not a GRUB environment block, or the block is full; create a new one with `grub-editenv - create`";
@@ -277,10 +302,33 @@ linux /boot/vmlinuz-outside
         assert_eq!(with_variable(&torn, NEXT_ENTRY, Some("a")), None);
     }
 
+    /// Returns GRUB in `dir`, which is on a file system of this kind.
+    fn grub_on(file_system: &str, dir: &Path) -> Grub {
+        let mountinfo = dir.join("mountinfo");
+        let line = format!("36 35 8:1 / / rw,noatime shared:1 - {file_system} /dev/sda1 rw\n");
+        std::fs::write(&mountinfo, line).unwrap();
+        Grub { folder: dir.to_owned(), mountinfo, sys: dir.join("sys") }
+    }
+
+    #[test]
+    fn no_kernel_is_selected_where_grub_cannot_clear_the_selection() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("grub.cfg"), CONFIG).unwrap();
+        std::fs::write(dir.path().join("grubenv"), block("")).unwrap();
+        let error = grub_on("btrfs", dir.path()).entry("6.1.0-50-amd64").unwrap_err();
+        assert!(matches!(error, BootError::NotWritable { .. }), "{error}");
+        let error = error.to_string();
+        assert!(
+            error.contains("grubenv: GRUB cannot write to Btrfs") && error.contains("move /boot"),
+            "{error}"
+        );
+        grub_on("ext4", dir.path()).entry("6.1.0-50-amd64").unwrap();
+    }
+
     #[test]
     fn the_selection_is_written_in_place() {
         let dir = tempfile::tempdir().unwrap();
-        let grub = Grub { folder: dir.path().to_owned() };
+        let grub = grub_on("ext4", dir.path());
         let missing = grub.select_once(Some("a")).unwrap_err().to_string();
         assert!(missing.contains("grubenv"), "{missing}");
         std::fs::write(dir.path().join("grub.cfg"), CONFIG).unwrap();
