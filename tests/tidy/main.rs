@@ -322,7 +322,7 @@ fn skipped_tests_are_counted() {
 
 /// Earlier names, or their prefixes (with a trailing underscore), that readers did not understand. docs/glossary.md has the current terms.
 /// Names that also mean something else (`said`, `next_ns`, `count`) are not listed.
-const FORMER_NAMES: [&str; 23] = [
+const FORMER_NAMES: [&str; 52] = [
     "way_out",
     "mourner",
     "Mourner",
@@ -346,6 +346,35 @@ const FORMER_NAMES: [&str; 23] = [
     "Became",
     "Inlet",
     "Outlet",
+    "Woken",
+    "OfToken",
+    "OfHosts",
+    "OfPhase",
+    "OfStates",
+    "OfTrial",
+    "ByAnother",
+    "ByThis",
+    "FromFirst",
+    "InPhase",
+    "Plumbing",
+    "plumbing",
+    "Dice",
+    "as_settled",
+    "is_beneath",
+    "has_its_turn",
+    "take_as_meant",
+    "until_asked",
+    "few_enough",
+    "this_use",
+    "only_here",
+    "looked_at",
+    "hear_all",
+    "patiently",
+    "spoken_phase",
+    "wire_form",
+    "why_no_ebpf",
+    "least_segs",
+    "least_gap_us",
 ];
 
 #[test]
