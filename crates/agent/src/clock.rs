@@ -68,6 +68,13 @@ pub fn until(at_ns: u64) -> Duration {
     Duration::from_nanos(at_ns.saturating_sub(now_ns()))
 }
 
+/// Returns the first time after `now_ns` that is a whole number of periods after `due_ns`, which has passed.
+pub fn next_due_ns(due_ns: u64, period_ns: u64, now_ns: u64) -> u64 {
+    let period_ns = period_ns.max(1);
+    let passed = now_ns.saturating_sub(due_ns) / period_ns;
+    due_ns.saturating_add(period_ns.saturating_mul(passed.saturating_add(1)))
+}
+
 /// Returns CLOCK_BOOTTIME in nanoseconds, which continues while the machine is suspended.
 pub fn boottime_ns() -> u64 {
     read_ns(ClockId::Boottime).unsigned_abs()
@@ -101,5 +108,19 @@ fn timespec(ns: u64) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX),
         tv_nsec: (ns % 1_000_000_000) as i64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_due_time_keeps_the_rhythm_and_does_not_overflow() {
+        assert_eq!(next_due_ns(1_000, 100, 1_000), 1_100);
+        assert_eq!(next_due_ns(1_000, 100, 1_099), 1_100);
+        assert_eq!(next_due_ns(1_000, 100, 1_350), 1_400);
+        assert_eq!(next_due_ns(1_000, u64::MAX, 1_000), u64::MAX);
+        assert_eq!(next_due_ns(0, 0, 5), 6);
     }
 }

@@ -99,7 +99,7 @@ impl LinkSession {
         signals: &Signals,
         mut on_signal: impl FnMut(ReceivedSignal) -> Option<u8>,
     ) -> Result<u8, LinkError> {
-        let mut next_ns = self.began_ns + self.interval_ns;
+        let mut next_ns = clock::next_due_ns(self.began_ns, self.interval_ns, self.began_ns);
         let code = loop {
             let now_ns = clock::now_ns();
             self.fetch()?;
@@ -109,8 +109,7 @@ impl LinkSession {
             if now_ns >= next_ns {
                 self.report(now_ns)?;
                 // Merge missed intervals into one.
-                next_ns +=
-                    (now_ns - next_ns) / self.interval_ns * self.interval_ns + self.interval_ns;
+                next_ns = clock::next_due_ns(next_ns, self.interval_ns, now_ns);
             }
             let mut limit = clock::until(next_ns.min(self.end_ns));
             if self.output.wants_packets() {
