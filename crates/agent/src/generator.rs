@@ -25,7 +25,7 @@ mod report;
 mod streams;
 
 use report::Reporter;
-use streams::Streams;
+use streams::{Reading, Streams};
 
 /// Both ends of a connection, and a sample of its socket for each interval.
 #[doc(hidden)]
@@ -170,21 +170,22 @@ fn run(args: &Args) -> Result<(), GenerateError> {
     let streams = Streams::start(args, connections, zero_ns, Arc::new(ended))?;
 
     let interval_ns = args.interval_us.get().saturating_mul(1000);
-    let mut deadline_ns = zero_ns + interval_ns;
+    let mut deadline_ns = clock::next_due_ns(zero_ns, interval_ns, zero_ns);
     let interrupted = loop {
         match wait(&signals, &streams, deadline_ns)? {
             Wake::Deadline => {
-                print(&reporter.interval(&streams.counters()?, deadline_ns))?;
-                deadline_ns += interval_ns;
+                let Reading { at_ns, counters } = streams.read()?;
+                print(&reporter.interval(&counters, at_ns))?;
+                // Merge missed intervals into one.
+                deadline_ns = clock::next_due_ns(deadline_ns, interval_ns, at_ns);
             }
             Wake::Signal => break true,
             Wake::StreamsEnded => break false,
         }
     };
-    let end_ns = clock::now_ns();
-    let counters = streams.counters()?;
-    print(&reporter.interval(&counters, end_ns))?;
-    print(&reporter.end(&counters, streams.congestion_control().as_deref(), end_ns))?;
+    let Reading { at_ns, counters } = streams.read()?;
+    print(&reporter.interval(&counters, at_ns))?;
+    print(&reporter.end(&counters, streams.congestion_control().as_deref(), at_ns))?;
     if interrupted {
         return print(&report::error("interrupt - the client has terminated"));
     }

@@ -159,6 +159,14 @@ struct Outcome {
     error: Mutex<Option<String>>,
 }
 
+/// What the connections have transferred so far.
+pub(super) struct Reading {
+    /// When it was read, on CLOCK_MONOTONIC.
+    pub(super) at_ns: u64,
+    /// By the number of the connection.
+    pub(super) counters: Vec<Counters>,
+}
+
 /// The running connections of this end.
 pub(super) struct Streams {
     streams: Vec<Arc<Stream>>,
@@ -231,8 +239,10 @@ impl Streams {
         sockopt::tcp_congestion(&self.streams.first()?.socket).ok()
     }
 
-    /// Returns what every connection has transferred so far.
-    pub(super) fn counters(&self) -> Result<Vec<Counters>, GenerateError> {
+    /// Reads what every connection has transferred so far. The time is that of the reading, not of the deadline before it: a thread
+    /// that wakes up late counts more bytes, in a longer interval.
+    pub(super) fn read(&self) -> Result<Reading, GenerateError> {
+        let at_ns = clock::now_ns();
         let side = if self.sends { Side::Sender } else { Side::Receiver };
         let of_stream = |stream: &Arc<Stream>| {
             let info = ccbench_shaper::tcp_info(stream.socket.as_fd());
@@ -246,7 +256,8 @@ impl Streams {
             let moved_bytes = stream.moved_bytes.load(Ordering::Relaxed);
             Ok(Counters { completed_ns, ..Counters::new(sample, moved_bytes) })
         };
-        self.streams.iter().map(of_stream).collect()
+        let counters = self.streams.iter().map(of_stream).collect::<Result<_, GenerateError>>()?;
+        Ok(Reading { at_ns, counters })
     }
 }
 
@@ -378,6 +389,26 @@ mod tests {
         let [connection] = &kept[..] else { panic!("{} connections", kept.len()) };
         let of_kept = SocketAddr::try_from(getpeername(&connection.socket).unwrap().unwrap());
         assert_eq!(of_kept.unwrap(), peer.local_addr().unwrap());
+    }
+
+    #[test]
+    fn a_reading_has_the_time_at_which_it_was_made() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (connection, _peer) = accepted(&listener);
+        let (moved_bytes, completed_ns) = (AtomicU64::new(700), AtomicU64::new(0));
+        let stream = Stream { socket: connection.socket, moved_bytes, completed_ns };
+        let ended = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let streams = Streams {
+            streams: vec![Arc::new(stream)],
+            outcome: Arc::default(),
+            ended: Arc::new(ended),
+            sends: true,
+            kernel: KernelVersion::running(),
+        };
+        let began_ns = clock::now_ns();
+        let Reading { at_ns, counters } = streams.read().unwrap();
+        assert!((began_ns..=clock::now_ns()).contains(&at_ns));
+        assert_eq!(counters[0].bytes, 700);
     }
 
     #[test]
