@@ -93,7 +93,7 @@ pub struct Finished {
     pub links: Vec<Box<dyn Link>>,
     /// TCP samples that were taken late.
     pub late: u64,
-    /// TCP samples that were skipped.
+    /// TCP samples that are missing in the gaps of sockets.
     pub missed: u64,
     /// The last rows: packets that did not fit into the channel, and the timing of the links.
     pub rows: Vec<Of>,
@@ -189,12 +189,13 @@ impl Periodic {
         Self { period_ns: period_ns.max(1_000_000), due_ns: start_ns }
     }
 
-    /// If a sample is due, returns how many were missed, and moves the due time into the future.
-    fn take(&mut self, now_ns: u64) -> Option<u64> {
-        let late = now_ns.checked_sub(self.due_ns)?;
-        let missed = late / self.period_ns;
-        self.due_ns += self.period_ns * (missed + 1);
-        Some(missed)
+    /// Whether a sample is due. If so, moves the due time into the future.
+    fn take(&mut self, now_ns: u64) -> bool {
+        let due = now_ns >= self.due_ns;
+        if due {
+            self.due_ns = clock::next_due_ns(self.due_ns, self.period_ns, now_ns);
+        }
+        due
     }
 }
 
@@ -297,19 +298,18 @@ impl SamplerLoop {
             // The last pass does what is due by then: a thread that had no CPU until the end would otherwise skip changes unnoticed.
             let is_last = self.stopped_before(next);
             self.change_links();
-            if let Some(missed) = tcp.take(clock::now_ns()) {
-                self.missed += missed;
+            if tcp.take(clock::now_ns()) {
                 self.sample_tcp();
             }
-            if state.take(clock::now_ns()).is_some() {
+            if state.take(clock::now_ns()) {
                 self.sample_states();
             }
             self.make_triggered_changes();
             // A final sample completes the counters of the trial.
-            if qdisc.take(clock::now_ns()).is_some() || is_last {
+            if qdisc.take(clock::now_ns()) || is_last {
                 self.sample_links();
             }
-            if host.take(clock::now_ns()).is_some() {
+            if host.take(clock::now_ns()) {
                 self.sample_host();
             }
             self.send_packets();
@@ -395,14 +395,12 @@ impl SamplerLoop {
     fn sample_tcp(&mut self) {
         let at_ns = clock::now_ns();
         match self.task.sampler.drain(at_ns, &mut self.samples) {
+            // Late and failed passes are gaps of the sockets, which the sampler counts.
             Ok(drained) => {
                 self.late += drained.late;
                 self.missed += drained.lost;
             }
-            Err(error) => {
-                self.missed += 1;
-                self.fail("TCP sockets", &error.to_string());
-            }
+            Err(error) => self.fail("TCP sockets", &error.to_string()),
         }
         let mut seen = lock(&self.seen);
         for sample in &self.samples {
