@@ -26,6 +26,10 @@ const NLMSG_DONE: u16 = 3;
 /// Flag of an error message that is followed by attributes with an explanation.
 const NLM_F_ACK_TLVS: u16 = 0x200;
 const NLMSGERR_ATTR_MSG: u16 = 1;
+/// Flag of the messages of a dump after its objects have changed: some may be missing, and others listed twice.
+const NLM_F_DUMP_INTR: u16 = 0x10;
+/// How often a dump is read until its objects do not change meanwhile.
+const MAX_DUMPS: usize = 10;
 /// The kernel fills at most 32 KiB per datagram of a dump.
 const BUFFER_BYTES: usize = 64 << 10;
 /// Timeout of an answer. rtnetlink answers before `send` returns, so the timeout expires only if an answer was lost.
@@ -92,10 +96,12 @@ impl Socket {
         self.request_reply(op, dev, message, |_, _| {})
     }
 
-    /// Sends a request like [`Self::request`], and passes type and body of every message before the acknowledgement to `each`.
+    /// Sends a request like [`Self::request`], and passes type and body of every message before the acknowledgement to `each`. Repeats a
+    /// dump whose objects changed meanwhile.
     ///
     /// # Errors
-    /// [`ShaperError::Netlink`] with the kernel's answer and explanation.
+    /// [`ShaperError::Netlink`] with the kernel's answer and explanation; EINTR if the objects of a dump changed each time. `each` is then
+    /// not called.
     pub fn request_reply(
         &mut self,
         op: &str,
@@ -103,19 +109,27 @@ impl Socket {
         message: &[u8],
         mut each: impl FnMut(u16, &[u8]),
     ) -> Result<(), ShaperError> {
+        let replies = consistent(|| self.ask(message)).map_err(|error| error.on(op, dev))?;
+        for (kind, body) in &replies.messages {
+            each(*kind, body);
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, message: &[u8]) -> Result<Replies, NetlinkError> {
         self.outgoing.clear();
         self.outgoing.extend_from_slice(message);
         self.sequence = self.sequence.wrapping_add(1);
         self.outgoing[8..12].copy_from_slice(&self.sequence.to_ne_bytes());
-        let sent = self.inner.send(&self.outgoing, 0).map_err(NetlinkError::from);
-        sent.and_then(|_| self.collect(&mut each)).map_err(|error| error.on(op, dev))
+        self.inner.send(&self.outgoing, 0)?;
+        self.collect()
     }
 
     /// Dumps (`message` has the flags [`DUMP`]). Passes the body of every answer to `each`, starting with its fixed part (`struct tcmsg`
     /// ...).
     ///
     /// # Errors
-    /// [`ShaperError::Netlink`] with the kernel's answer.
+    /// As [`Self::request_reply`].
     pub fn dump(&mut self, message: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), ShaperError> {
         self.request_reply("read from the kernel", "", message, |_, body| each(body))
     }
@@ -152,11 +166,12 @@ impl Socket {
 
     /// Third step: waits for the answer.
     pub(crate) fn take_answer(&mut self) -> Result<(), NetlinkError> {
-        self.collect(&mut |_, _| {})
+        self.collect().map(drop)
     }
 
     /// Reads until the last request's acknowledgement, end of dump, or refusal.
-    fn collect(&mut self, each: &mut dyn FnMut(u16, &[u8])) -> Result<(), NetlinkError> {
+    fn collect(&mut self) -> Result<Replies, NetlinkError> {
+        let mut replies = Replies::default();
         loop {
             self.buffer.clear();
             let length = loop {
@@ -169,28 +184,53 @@ impl Socket {
             if message::u32_at(datagram, 8) != Some(self.sequence) {
                 continue;
             }
-            if let Some(outcome) = read_datagram(datagram, each) {
-                return outcome;
+            if let Some(outcome) = replies.add(datagram) {
+                return outcome.map(|()| replies);
             }
         }
     }
 }
 
-/// Passes type and body of each message of a datagram to `each`. Returns the outcome of the request if the datagram has its last message.
-fn read_datagram(
-    datagram: &[u8],
-    each: &mut dyn FnMut(u16, &[u8]),
-) -> Option<Result<(), NetlinkError>> {
-    let flags = message::u16_at(datagram, 6).unwrap_or(0);
-    for (kind, body) in message::messages(datagram) {
-        match kind {
-            // The error of a dump that ended early is here, where `struct nlmsgerr` has it.
-            NLMSG_DONE => return Some(acknowledgement(body, 0)),
-            NLMSG_ERROR => return Some(acknowledgement(body, flags)),
-            _ => each(kind, body),
+/// What the kernel answers to a request.
+#[derive(Debug, Default)]
+struct Replies {
+    /// Type and body of every message before the last one.
+    messages: Vec<(u16, Vec<u8>)>,
+    /// Whether the objects of a dump changed meanwhile.
+    interrupted: bool,
+}
+
+impl Replies {
+    /// Adds a datagram. Returns the outcome of the request if the datagram has its last message.
+    fn add(&mut self, datagram: &[u8]) -> Option<Result<(), NetlinkError>> {
+        for (kind, flags, body) in message::messages(datagram) {
+            if kind == NLMSG_ERROR {
+                return Some(acknowledgement(body, flags));
+            }
+            self.interrupted |= flags & NLM_F_DUMP_INTR != 0;
+            if kind == NLMSG_DONE {
+                // The error of a dump that ended early is here, where `struct nlmsgerr` has it.
+                return Some(acknowledgement(body, 0));
+            }
+            self.messages.push((kind, body.to_vec()));
+        }
+        None
+    }
+}
+
+/// Asks until the objects of a dump do not change meanwhile.
+fn consistent(
+    mut ask: impl FnMut() -> Result<Replies, NetlinkError>,
+) -> Result<Replies, NetlinkError> {
+    for _ in 0..MAX_DUMPS {
+        let replies = ask()?;
+        if !replies.interrupted {
+            return Ok(replies);
         }
     }
-    None
+    let message =
+        format!("the list changed each of the {MAX_DUMPS} times that the kernel returned it");
+    Err(NetlinkError { source: io::Error::from_raw_os_error(libc::EINTR), message: Some(message) })
 }
 
 /// Parses `struct nlmsgerr`. An acknowledgement is an error of zero.
@@ -272,9 +312,9 @@ mod tests {
         let read = |errno: i32| {
             let part = Message::new(libc::RTM_NEWQDISC, DUMP).tcmsg(7, 0, 0, 0).finish();
             let end = Message::new(NLMSG_DONE, DUMP).raw(&errno.to_ne_bytes()).finish();
-            let mut kinds = Vec::new();
-            let outcome =
-                read_datagram(&[part, end].concat(), &mut |kind, _| kinds.push(kind)).unwrap();
+            let mut replies = Replies::default();
+            let outcome = replies.add(&[part, end].concat()).unwrap();
+            let kinds: Vec<u16> = replies.messages.iter().map(|(kind, _)| *kind).collect();
             assert_eq!(kinds, [libc::RTM_NEWQDISC]);
             outcome
         };
@@ -282,7 +322,43 @@ mod tests {
         let error = read(-libc::ENOMEM).unwrap_err().on("read from the kernel", "eth0");
         assert!(error.is_errno(libc::ENOMEM), "{error}");
         let part = Message::new(libc::RTM_NEWQDISC, DUMP).tcmsg(7, 0, 0, 0).finish();
-        assert!(read_datagram(&part, &mut |_, _| {}).is_none(), "more datagrams follow");
+        assert!(Replies::default().add(&part).is_none(), "more datagrams follow");
+    }
+
+    #[test]
+    fn a_dump_whose_objects_changed_is_repeated() {
+        let message = |kind, flags| Message::new(kind, flags).raw(&[0; 16]).finish();
+        let interrupted = |flags: [u16; 3]| {
+            let [first, second, end] = flags;
+            let new = libc::RTM_NEWLINK;
+            let all = [message(new, first), message(new, second), message(NLMSG_DONE, end)];
+            let mut replies = Replies::default();
+            replies.add(&all.concat()).unwrap().unwrap();
+            assert_eq!(replies.messages.len(), 2);
+            replies.interrupted
+        };
+        assert!(!interrupted([2, 2, 2]));
+        assert!(interrupted([2, 2 | NLM_F_DUMP_INTR, 2]));
+        assert!(interrupted([2, 2, 2 | NLM_F_DUMP_INTR]));
+
+        let after = |changes: usize| {
+            let mut asked = 0;
+            let replies = consistent(|| {
+                asked += 1;
+                let messages = vec![(libc::RTM_NEWLINK, vec![asked])];
+                Ok(Replies { messages, interrupted: usize::from(asked) <= changes })
+            });
+            replies.map(|replies| replies.messages)
+        };
+        assert_eq!(after(0).unwrap(), [(libc::RTM_NEWLINK, vec![1])]);
+        assert_eq!(after(2).unwrap(), [(libc::RTM_NEWLINK, vec![3])], "only the last one counts");
+        let error = after(usize::MAX).unwrap_err().on("read from the kernel", "");
+        assert!(error.is_errno(libc::EINTR), "{error}");
+        assert!(
+            error
+                .to_string()
+                .ends_with("(the list changed each of the 10 times that the kernel returned it)")
+        );
     }
 
     #[test]

@@ -91,7 +91,7 @@ pub fn cc_state(data: &[u8]) {
 /// A datagram of a dump of qdiscs or classes, or the answer to a request.
 pub fn qdisc(data: &[u8]) {
     let mut bytes = 0;
-    for (_, body) in messages(data).chain([(0, data)]) {
+    for (_, _, body) in messages(data).chain([(0, 0, data)]) {
         bytes += body.len();
         for class in [false, true] {
             let _ = listed(body, class);

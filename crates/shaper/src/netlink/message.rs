@@ -182,14 +182,14 @@ impl<'a> Iterator for Attrs<'a> {
     }
 }
 
-/// Iterates over the messages of one datagram: type and body (after the header).
-pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+/// Iterates over the messages of one datagram: type, flags and body (after the header).
+pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = (u16, u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = u32_at(datagram, 0)? as usize;
-        let kind = u16_at(datagram, 4)?;
+        let (kind, flags) = (u16_at(datagram, 4)?, u16_at(datagram, 6)?);
         let body = datagram.get(HEADER_BYTES..length)?;
         datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or(&[]);
-        Some((kind, body))
+        Some((kind, flags, body))
     })
 }
 
@@ -221,8 +221,8 @@ mod tests {
             .finish();
         let all: Vec<_> = messages(&bytes).collect();
         assert_eq!(all.len(), 1);
-        assert_eq!(all[0].0, 36);
-        let body = all[0].1;
+        let (kind, flags, body) = all[0];
+        assert_eq!((kind, flags), (36, ACK));
         assert_eq!(u32_at(body, 4), Some(7));
         let found: Vec<_> = attrs(&body[TCMSG_BYTES..]).collect();
         assert_eq!(found[0].text(), "htb");

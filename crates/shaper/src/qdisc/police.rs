@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn counts_what_its_actions_dropped() {
         let added = Police { policer: POLICER, overhead_bytes: 0 }.add(3, 0x1_0000, 0x1_0001);
-        let (_, body) = messages(&added).next().unwrap();
+        let (_, _, body) = messages(&added).next().unwrap();
         assert_eq!(dropped_pkts(&TcMessage::parse(body).unwrap()), None, "no statistics yet");
         let queue: Vec<u8> = [0_u32, 0, 42, 0, 43].into_iter().flat_map(u32::to_ne_bytes).collect();
         let action = |m: Message| {
