@@ -100,7 +100,7 @@ impl Capture {
             .name(format!("capture-{}", spec.dev))
             .spawn(move || {
                 let error = work(&socket, &mut files, &stopped).err();
-                files.finish(&socket, error)
+                files.finish(sys::take_packet_drops(socket.as_fd()), error)
             })
             .map_err(system("start the capture thread"))?;
         Ok(Self { stop, thread: Some(thread) })
@@ -155,9 +155,7 @@ fn work(socket: &OwnedFd, files: &mut Files, stop: &AtomicBool) -> io::Result<()
                 );
                 continue;
             }
-            // The interface is down; it may come up again.
-            Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) && !last => continue,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if is_transient(&error) => continue,
             Err(error) => {
                 return Err(with_context(format!("read packets of {}", files.spec.dev))(error));
             }
@@ -182,6 +180,12 @@ fn work(socket: &OwnedFd, files: &mut Files, stop: &AtomicBool) -> io::Result<()
     }
 }
 
+/// Whether to receive again after this error. A socket reports once that its interface went down, which is no reason to stop: it may come
+/// up again, and the socket still holds packets.
+fn is_transient(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::Interrupted || error.raw_os_error() == Some(libc::ENETDOWN)
+}
+
 /// Adds the failed operation to an error.
 fn with_context(what: String) -> impl FnOnce(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("{what}: {error}"))
@@ -198,6 +202,10 @@ struct Files {
     /// Bytes of the current file, including `waiting`.
     length: u64,
     waiting: Vec<u8>,
+    /// Packets in `waiting`.
+    waiting_packets: u64,
+    /// Packets that could not be written.
+    unwritten: u64,
     /// Bytes of the current file, excluding `waiting`.
     written: u64,
     captured: Captured,
@@ -218,6 +226,8 @@ impl Files {
             current: 0,
             length: 0,
             waiting: Vec::with_capacity(PIECE_BYTES + 70_000),
+            waiting_packets: 0,
+            unwritten: 0,
             captured: Captured::default(),
             spec,
         };
@@ -242,7 +252,7 @@ impl Files {
         }
         pcapng::packet(&mut self.waiting, at_ns, bytes, length);
         self.length += pcapng::packet_bytes(bytes.len());
-        self.captured.packets += 1;
+        self.waiting_packets += 1;
         if self.waiting.len() >= PIECE_BYTES { self.flush() } else { Ok(()) }
     }
 
@@ -264,26 +274,35 @@ impl Files {
         let file = &mut self.files[self.current];
         let done = file.write_all(&self.waiting);
         match done {
-            Ok(()) => self.written += self.waiting.len() as u64,
-            // Remove the partial packet, which would make the rest of the file unreadable.
+            Ok(()) => {
+                self.written += self.waiting.len() as u64;
+                self.captured.packets += self.waiting_packets;
+            }
+            // Remove what was written of it: a partial packet would make the rest of the file unreadable.
             Err(_) => {
+                self.unwritten += self.waiting_packets;
                 let _ = file.set_len(self.written);
                 let _ = file.seek(SeekFrom::Start(self.written));
             }
         }
         self.waiting.clear();
+        self.waiting_packets = 0;
         done.map_err(in_dir(&self.dir)).map_err(with_context("write a capture file".to_owned()))
     }
 
-    fn finish(mut self, socket: &OwnedFd, error: Option<io::Error>) -> Captured {
-        let dropped = sys::take_packet_drops(socket.as_fd());
-        let seen = self.captured.packets + self.captured.left_out;
+    /// Ends the files. `dropped`: the packets that the socket has dropped.
+    fn finish(mut self, dropped: io::Result<u64>, error: Option<io::Error>) -> Captured {
+        let held = self.captured.packets + self.waiting_packets;
+        let seen = held + self.unwritten + self.captured.left_out;
         let drops = *dropped.as_ref().unwrap_or(&0);
         pcapng::end(&mut self.waiting, clock::realtime_ns(), seen + drops, drops);
         let flushed = self.flush();
         self.captured.dropped = drops;
         let failed = error.or(dropped.err()).or(flushed.err());
-        self.captured.error = failed.map(|error| error.to_string());
+        self.captured.error = failed.map(|error| match self.unwritten {
+            0 => error.to_string(),
+            unwritten => format!("{error}; {unwritten} received packets are missing"),
+        });
         let oldest = (self.current + 1) % self.files.len().max(1);
         self.files.rotate_left(oldest);
         for mut file in self.files {
@@ -318,4 +337,54 @@ fn open_tmpfile(dir: &Path) -> io::Result<File> {
         std::fs::remove_file(&path)?;
         Ok(file)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(file_bytes: u64) -> Files {
+        let spec = CaptureSpec {
+            comment: String::new(),
+            dev: "eth0".to_owned(),
+            snap_bytes: 100,
+            file_bytes,
+            files: 1,
+        };
+        Files::open(spec, &std::env::temp_dir()).unwrap()
+    }
+
+    #[test]
+    fn packets_that_are_not_written_are_not_captured() {
+        let mut files = files(1 << 20);
+        files.put(1, &[0; 60], 60).unwrap();
+        files.flush().unwrap();
+        // A file that is open only for reading takes no packets.
+        files.files = vec![File::open("/dev/null").unwrap()];
+        files.put(2, &[0; 60], 60).unwrap();
+        files.put(3, &[0; 60], 60).unwrap();
+        let error = files.flush().unwrap_err();
+        let captured = files.finish(Ok(0), Some(error));
+        assert_eq!(captured.packets, 1);
+        let error = captured.error.unwrap();
+        assert!(error.starts_with("write a capture file: "), "{error}");
+        assert!(error.ends_with("; 2 received packets are missing"), "{error}");
+    }
+
+    #[test]
+    fn every_written_packet_is_captured() {
+        let mut files = files(1 << 20);
+        for at_ns in 0..3 {
+            files.put(at_ns, &[0; 60], 60).unwrap();
+        }
+        let captured = files.finish(Ok(5), None);
+        assert_eq!((captured.packets, captured.dropped, captured.error), (3, 5, None));
+        assert_eq!(captured.files.len(), 1);
+    }
+
+    #[test]
+    fn an_interface_that_goes_down_does_not_end_a_capture() {
+        assert!(is_transient(&io::Error::from_raw_os_error(libc::ENETDOWN)));
+        assert!(!is_transient(&io::Error::from_raw_os_error(libc::ENXIO)));
+    }
 }
