@@ -128,25 +128,51 @@ impl TraceReplay {
         }));
     }
 
-    /// Returns the scheduling errors of all steps so far; `None` if there are none.
+    /// Returns the scheduling errors of all steps so far; `None` if none was applied or missed.
     pub(super) fn timing(&mut self, names: (&str, &str)) -> Option<wire::LinkTiming> {
         self.fetch();
-        let mut late_ns = self.late_ns.clone();
-        late_ns.sort_unstable();
-        let last = late_ns.len().checked_sub(1)?;
-        let us = |percent: usize| late_ns[last * percent / 100] as f64 / 1000.0;
-        Some(wire::LinkTiming {
-            at_ns: monotonic_ns(),
-            link: names.0.to_owned(),
-            iface: names.1.to_owned(),
-            what: wire::TimingKind::Steps.into(),
-            count: late_ns.len() as u64 + self.thread.lost(),
-            late: late_ns.iter().filter(|&&ns| ns > LATE_NS).count() as u64,
-            missed: self.thread.missed(),
-            p50_us: us(50),
-            p90_us: us(90),
-            p99_us: us(99),
-            max_us: us(100),
-        })
+        let late_ns = self.late_ns.clone();
+        let row = steps_timing(late_ns, self.thread.lost(), self.thread.missed())?;
+        let (link, iface) = (names.0.to_owned(), names.1.to_owned());
+        Some(wire::LinkTiming { at_ns: monotonic_ns(), link, iface, ..row })
+    }
+}
+
+/// Returns the row of steps with these scheduling errors, of `lost` steps that were applied but not recorded, and of `missed` ones;
+/// `None` if there are none. Without a scheduling error, all errors are zero.
+fn steps_timing(mut late_ns: Vec<u64>, lost: u64, missed: u64) -> Option<wire::LinkTiming> {
+    late_ns.sort_unstable();
+    let count = late_ns.len() as u64 + lost;
+    if count + missed == 0 {
+        return None;
+    }
+    let last = late_ns.len().saturating_sub(1);
+    let us =
+        |percent: usize| late_ns.get(last * percent / 100).map_or(0.0, |&ns| ns as f64 / 1000.0);
+    Some(wire::LinkTiming {
+        what: wire::TimingKind::Steps.into(),
+        count,
+        late: late_ns.iter().filter(|&&ns| ns > LATE_NS).count() as u64,
+        missed,
+        p50_us: us(50),
+        p90_us: us(90),
+        p99_us: us(99),
+        max_us: us(100),
+        ..wire::LinkTiming::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missed_steps_are_reported_even_if_none_was_applied() {
+        assert_eq!(steps_timing(vec![], 0, 0), None);
+        let row = steps_timing(vec![], 0, 7).unwrap();
+        assert_eq!((row.count, row.missed, row.max_us), (0, 7, 0.0));
+        let row = steps_timing(vec![300_000, 1000], 1, 2).unwrap();
+        assert_eq!((row.count, row.late, row.missed), (3, 1, 2));
+        assert_eq!((row.p50_us, row.max_us), (1.0, 300.0));
     }
 }
