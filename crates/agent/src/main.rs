@@ -198,7 +198,8 @@ fn run_clean(args: &CleanArgs) -> Result<u8, CleanError> {
         writeln!(out, "kept: {} (its testbed has ended; it contains other files)", dir.display())?;
     }
     drop(out);
-    let cleaned = clean::clean(root)?;
+    let mut cleaned = clean::clean(root)?;
+    cleaned.outcome.failed.extend(swept.failed);
     let code = print_outcome(&cleaned.outcome)?;
     print_state_dirs(&cleaned)?;
     Ok(code)

@@ -21,6 +21,8 @@ pub struct Swept {
     pub emptied: Vec<PathBuf>,
     /// Directories of running testbeds.
     pub live: Vec<PathBuf>,
+    /// What could not be read or removed, each with its reason.
+    pub failed: Vec<String>,
 }
 
 /// Removes the run directories under `root` whose testbed is dead. Their `testbed.json` is of an earlier boot or of an
@@ -31,6 +33,10 @@ pub struct Swept {
 /// # Errors
 /// `root` cannot be listed. It is no error if `root` does not exist.
 pub fn sweep(root: &Path) -> io::Result<Swept> {
+    sweep_with(root, remove)
+}
+
+fn sweep_with(root: &Path, remove: impl Fn(&Path) -> io::Result<bool>) -> io::Result<Swept> {
     let mut swept = Swept::default();
     let entries = match std::fs::read_dir(root) {
         Ok(entries) => entries,
@@ -39,13 +45,18 @@ pub fn sweep(root: &Path) -> io::Result<Swept> {
     };
     let mut dirs = Vec::new();
     for entry in entries {
-        let entry = entry?;
-        let path = entry.path();
-        if !entry.file_type()?.is_dir()
-            || entry.file_name().as_encoded_bytes().starts_with(b"agent-")
-        {
+        let listed = entry.and_then(|entry| Ok((entry.file_type()?, entry)));
+        let (kind, entry) = match listed {
+            Ok(listed) => listed,
+            Err(error) => {
+                swept.failed.push(format!("list {}: {error}", root.display()));
+                continue;
+            }
+        };
+        if !kind.is_dir() || entry.file_name().as_encoded_bytes().starts_with(b"agent-") {
             continue;
         }
+        let path = entry.path();
         if path.join(FILE).is_file() {
             dirs.push(path);
         } else if remove_without_record(&path) {
@@ -58,9 +69,13 @@ pub fn sweep(root: &Path) -> io::Result<Swept> {
             Ok(record) if record.is_live() || !record.process.wait_exit(EXIT_TIMEOUT) => {
                 swept.live.push(dir);
             }
-            Ok(_) => match remove(&dir)? {
-                true => swept.removed.push(dir),
-                false => swept.emptied.push(dir),
+            Ok(_) => match remove(&dir) {
+                Ok(true) => swept.removed.push(dir),
+                Ok(false) => swept.emptied.push(dir),
+                // It may belong to another user; the others are still removed.
+                Err(error) => {
+                    swept.failed.push(format!("remove {}: {error}", dir.display()));
+                }
             },
             // The record is unreadable, so it may not be a testbed's.
             Err(_) => {}
@@ -154,8 +169,12 @@ mod tests {
         let swept = sweep(root.path()).unwrap();
 
         assert!(starting.exists() && !make("agent-1").as_os_str().is_empty());
-        let expected =
-            Swept { removed: vec![early, gone, writing], emptied: vec![kept], live: vec![live] };
+        let expected = Swept {
+            removed: vec![early, gone, writing],
+            emptied: vec![kept],
+            live: vec![live],
+            failed: vec![],
+        };
         assert_eq!(swept, expected);
         assert!(root.path().join("kept/results.parquet").exists());
         assert!(root.path().join("other/src.sock").exists());
@@ -171,6 +190,23 @@ mod tests {
         assert_eq!(refused, Err(rustix::io::Errno::WOULDBLOCK));
         lock().unwrap();
         assert_eq!(unless_locked(dir.path(), || ()), None);
+    }
+
+    #[test]
+    fn directories_after_one_that_cannot_be_removed_are_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let [first, last] = ["1", "2"].map(|name| root.path().join(name));
+        for dir in [&first, &last] {
+            std::fs::create_dir(dir).unwrap();
+            dead().store(dir).unwrap();
+        }
+        let swept = sweep_with(root.path(), |dir| match dir == first {
+            true => Err(io::ErrorKind::PermissionDenied.into()),
+            false => remove(dir),
+        })
+        .unwrap();
+        assert_eq!(swept.removed, [last]);
+        assert_eq!(swept.failed, [format!("remove {}: permission denied", first.display())]);
     }
 
     #[test]
