@@ -182,26 +182,28 @@ impl Outbox {
         self.send(Of::Event(event(kind, subject, message))).await;
     }
 
-    /// Sends a file for the trial's raw/ directory.
+    /// Sends a file for the trial's raw/ directory. After a piece that is lost, all others are, too: the file ends there and has no gap.
     pub async fn raw(&self, name: &str, data: &[u8]) {
+        let mut whole = true;
         for piece in data.chunks(PIECE_BYTES) {
-            let permit = match Arc::clone(&self.pieces).try_acquire_owned() {
-                Ok(permit) => Some(permit),
-                Err(_) => {
-                    let permit = self.within_limit(Arc::clone(&self.pieces).acquire_owned()).await;
-                    permit.and_then(Result::ok)
-                }
-            };
-            let Some(permit) = permit else {
-                self.counts.blocked.store(true, Ordering::Relaxed);
-                self.count(false);
-                continue;
-            };
-            let raw = wire::Raw { name: name.to_owned(), data: piece.to_vec() };
-            let ok = self.put(Outgoing::new(Of::Raw(raw), Some(permit))).await.is_none();
-            self.counts.blocked.store(!ok, Ordering::Relaxed);
-            self.count(ok);
+            whole = whole && self.raw_piece(name, piece).await;
+            self.counts.blocked.store(!whole, Ordering::Relaxed);
+            self.count(whole);
         }
+    }
+
+    /// Returns whether the piece was sent.
+    async fn raw_piece(&self, name: &str, piece: &[u8]) -> bool {
+        let permit = match Arc::clone(&self.pieces).try_acquire_owned() {
+            Ok(permit) => Some(permit),
+            Err(_) => {
+                let permit = self.within_limit(Arc::clone(&self.pieces).acquire_owned()).await;
+                permit.and_then(Result::ok)
+            }
+        };
+        let Some(permit) = permit else { return false };
+        let raw = wire::Raw { name: name.to_owned(), data: piece.to_vec() };
+        self.put(Outgoing::new(Of::Raw(raw), Some(permit))).await.is_none()
     }
 
     /// Sends a piece of a file when nothing else is left to do. Waits as long as the controller takes any piece within
