@@ -15,7 +15,7 @@ mod setup;
 
 pub use dump::{classes, delete_root, filters, frame_bytes, qdiscs};
 pub use message::{ACK, CREATE, DUMP, Message, REPLACE};
-pub(crate) use setup::filter_info;
+pub(crate) use setup::{CLSACT_EGRESS, TC_H_CLSACT, U32Key, filter_info, redirect_filter};
 pub use setup::{
     add_clsact, add_redirect, add_veth, del_clsact, del_redirect, delete_link, find_ifindex,
     ifindex, ifname, set_down, set_up,

@@ -6,16 +6,16 @@ use nix::net::if_::{if_indextoname, if_nametoindex};
 use super::Socket;
 use super::message::{ACK, CREATE, Message, NESTED};
 use crate::ShaperError;
+use crate::qdisc::TCA_KIND;
 
 const IFLA_IFNAME: u16 = 3;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const VETH_INFO_PEER: u16 = 1;
-const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
-const TC_H_CLSACT: u32 = 0xffff_fff1;
-const CLSACT_EGRESS: u32 = 0xffff_fff3;
+pub(crate) const TC_H_CLSACT: u32 = 0xffff_fff1;
+pub(crate) const CLSACT_EGRESS: u32 = 0xffff_fff3;
 const TCA_U32_SEL: u16 = 5;
 const TCA_U32_ACT: u16 = 7;
 const TCA_ACT_KIND: u16 = 1;
@@ -154,15 +154,40 @@ pub fn add_redirect(
     prio: u16,
     target: u32,
 ) -> Result<(), ShaperError> {
-    // One key with an empty mask: every packet matches.
+    let message = redirect_filter(ifindex, (prio, ethertype), target, U32Key::default());
+    socket.request("add redirect filter", &format!("interface #{ifindex}"), &message)
+}
+
+/// `struct tc_u32_key`: matches a packet whose 32 bits at an offset, masked, are a value. The default matches every packet.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct U32Key {
+    /// In network byte order.
+    pub(crate) mask: [u8; 4],
+    /// In network byte order.
+    pub(crate) value: [u8; 4],
+    /// From the IP header, in bytes.
+    pub(crate) offset: i32,
+}
+
+/// Returns an egress filter of `ifindex` that redirects the packets that match `key` to the egress of `target`. A filter has a priority and an
+/// EtherType (host byte order).
+pub(crate) fn redirect_filter(
+    ifindex: u32,
+    (prio, ethertype): (u16, u16),
+    target: u32,
+    key: U32Key,
+) -> Vec<u8> {
     let mut selector = [0; 32];
     selector[0] = TC_U32_TERMINAL;
     selector[2] = 1;
+    selector[16..20].copy_from_slice(&key.mask);
+    selector[20..24].copy_from_slice(&key.value);
+    selector[24..28].copy_from_slice(&key.offset.to_ne_bytes());
     let mut mirred = [0; 28];
     mirred[8..12].copy_from_slice(&TC_ACT_STOLEN.to_ne_bytes());
     mirred[20..24].copy_from_slice(&TCA_EGRESS_REDIR.to_ne_bytes());
     mirred[24..28].copy_from_slice(&target.to_ne_bytes());
-    let message = Message::new(libc::RTM_NEWTFILTER, CREATE)
+    Message::new(libc::RTM_NEWTFILTER, CREATE)
         .tcmsg(ifindex, 0, CLSACT_EGRESS, filter_info(prio, ethertype))
         .attr_str(TCA_KIND, "u32")
         .nested(TCA_OPTIONS, |m| {
@@ -174,8 +199,7 @@ pub fn add_redirect(
             })
             .attr(TCA_U32_SEL, &selector)
         })
-        .finish();
-    socket.request("add redirect filter", &format!("interface #{ifindex}"), &message)
+        .finish()
 }
 
 /// Removes the filter that [`add_redirect`] added with the same priority and EtherType.

@@ -11,10 +11,11 @@ use std::io;
 
 use crate::ShaperError;
 use crate::netlink::{
-    self, ACK, CREATE, DUMP, Message, Socket, add_clsact, del_clsact, del_redirect, delete_link,
-    filter_info, find_ifindex, ifindex,
+    self, ACK, CLSACT_EGRESS, DUMP, Message, Socket, TC_H_CLSACT, U32Key, add_clsact, del_clsact,
+    del_redirect, delete_link, filter_info, find_ifindex, ifindex,
     message::{Attr, TCMSG_BYTES, attrs, u16_at, u32_at},
 };
+use crate::qdisc::TCA_KIND;
 
 /// Priorities of our filters: one per protocol, because the kernel allows only one protocol per priority.
 const FILTERS: [(u16, u16); 2] =
@@ -25,11 +26,9 @@ const PAIR_MTU: u32 = 65_535;
 const ARPHRD_ETHER: u16 = 1;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_MTU: u16 = 4;
-const TCA_KIND: u16 = 1;
-const TCA_OPTIONS: u16 = 2;
 const CLSACT_INGRESS: u32 = 0xffff_fff2;
-const CLSACT_EGRESS: u32 = 0xffff_fff3;
-const TC_H_CLSACT: u32 = 0xffff_fff1;
+/// The group bit of an Ethernet frame's destination address, which is before the IP header, is zero: the frame is not multicast.
+const UNICAST: U32Key = U32Key { mask: [1, 0, 0, 0], value: [0; 4], offset: -14 };
 
 /// The redirection of one link.
 pub(super) struct VethRedirect {
@@ -124,8 +123,9 @@ impl VethRedirect {
         }
         self.redirected = true;
         let entry = self.entry_index();
-        for (prio, ethertype) in FILTERS {
-            let message = redirect_unicast(self.dev.index, ethertype, prio, entry);
+        for filter in FILTERS {
+            // The kernel would treat redirected multicast packets as its own at the far end of the pair.
+            let message = netlink::redirect_filter(self.dev.index, filter, entry, UNICAST);
             self.socket.request("add redirect filter", &self.dev.name, &message)?;
         }
         Ok(())
@@ -324,51 +324,27 @@ fn read_interface(socket: &mut Socket, name: &str) -> Result<Option<Interface>, 
     Ok(found)
 }
 
-/// Returns an egress filter of `ifindex` that redirects unicast packets of this EtherType to `target`. The kernel would treat redirected
-/// multicast packets as its own at the far end of the pair.
-fn redirect_unicast(ifindex: u32, ethertype: u16, prio: u16, target: u32) -> Vec<u8> {
-    const TCA_U32_SEL: u16 = 5;
-    const TCA_U32_ACT: u16 = 7;
-    const TCA_ACT_KIND: u16 = 1;
-    const TCA_ACT_OPTIONS: u16 = 2;
-    const TCA_MIRRED_PARMS: u16 = 2;
-    const TC_U32_TERMINAL: u8 = 1;
-    const TC_ACT_STOLEN: i32 = 4;
-    const TCA_EGRESS_REDIR: i32 = 1;
-    const GROUP_BIT: [u8; 4] = [1, 0, 0, 0];
-    // Offset of the destination address from the IP header.
-    const ETHERNET_OFFSET: i32 = -14;
-
-    let mut selector = [0; 32];
-    selector[0] = TC_U32_TERMINAL;
-    selector[2] = 1;
-    selector[16..20].copy_from_slice(&GROUP_BIT);
-    selector[24..28].copy_from_slice(&ETHERNET_OFFSET.to_ne_bytes());
-    let mut mirred = [0; 28];
-    mirred[8..12].copy_from_slice(&TC_ACT_STOLEN.to_ne_bytes());
-    mirred[20..24].copy_from_slice(&TCA_EGRESS_REDIR.to_ne_bytes());
-    mirred[24..28].copy_from_slice(&target.to_ne_bytes());
-    let info = (u32::from(prio) << 16) | u32::from(ethertype.to_be());
-    Message::new(libc::RTM_NEWTFILTER, CREATE)
-        .tcmsg(ifindex, 0, CLSACT_EGRESS, info)
-        .attr_str(TCA_KIND, "u32")
-        .nested(TCA_OPTIONS, |m| {
-            m.nested(TCA_U32_ACT, |m| {
-                m.nested(1, |m| {
-                    m.attr_str(TCA_ACT_KIND, "mirred")
-                        .nested(TCA_ACT_OPTIONS | netlink::message::NESTED, |m| {
-                            m.attr(TCA_MIRRED_PARMS, &mirred)
-                        })
-                })
-            })
-            .attr(TCA_U32_SEL, &selector)
-        })
-        .finish()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netlink::redirect_filter;
+
+    #[test]
+    fn only_unicast_packets_are_redirected() {
+        let key = |key| {
+            let message = redirect_filter(7, FILTERS[0], 9, key);
+            let (_, _, body) = netlink::message::messages(&message).next().unwrap();
+            // TCA_OPTIONS, and TCA_U32_SEL in it.
+            let options = attrs(&body[TCMSG_BYTES..]).find_kind(2).unwrap();
+            let selector = attrs(options).find_kind(5).unwrap();
+            <[u8; 16]>::try_from(&selector[16..]).unwrap()
+        };
+        assert_eq!(key(U32Key::default()), [0; 16]);
+        let mut unicast = [0; 16];
+        unicast[0] = 1;
+        unicast[8..12].copy_from_slice(&(-14_i32).to_ne_bytes());
+        assert_eq!(key(UNICAST), unicast);
+    }
 
     #[test]
     fn a_failed_lookup_is_no_missing_interface() {
