@@ -66,6 +66,10 @@ pub trait AckSource: Send {
     fn count_refused(&mut self, of: &Of);
     /// Returns the counts of each socket: rows sent, lost in the ring, and [refused](AckSource::count_refused); events sent and lost.
     fn counts(&mut self, at_ns: u64) -> Vec<wire::AckCount>;
+    /// Returns why the last [`AckSource::counts`] may lack some; losses of their sockets are unknown.
+    fn uncounted(&self) -> Option<String> {
+        None
+    }
     /// Returns the time between calls of [`AckSource::drain`].
     fn period(&self) -> Duration;
     /// Returns a descriptor that is readable while [`AckSource::drain`] should be called before the period ends, because of a burst.

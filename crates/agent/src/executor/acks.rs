@@ -75,6 +75,9 @@ impl AckRemainder {
         for count in source.counts(clock::now_ns()) {
             out.send(Of::AckCount(count)).await;
         }
+        if let Some(why) = source.uncounted() {
+            out.event(Kind::AcksError(NoData {}), "sockets", why).await;
+        }
     }
 }
 
@@ -179,6 +182,9 @@ mod tests {
             self.note("counts");
             vec![wire::AckCount::default()]
         }
+        fn uncounted(&self) -> Option<String> {
+            Some("1 reads of counts failed".to_owned())
+        }
         fn period(&self) -> Duration {
             Duration::ZERO
         }
@@ -198,6 +204,10 @@ mod tests {
         left().send(&out).await;
         assert!(matches!(sent.recv().await.unwrap().event.of, Some(Of::Acks(_))));
         assert!(matches!(sent.recv().await.unwrap().event.of, Some(Of::AckCount(_))));
+        let Some(Of::Event(failed)) = sent.recv().await.unwrap().event.of else {
+            panic!("a failed read of counts is reported")
+        };
+        assert_eq!((failed.name(), &*failed.message), ("acks_error", "1 reads of counts failed"));
         drop(sent);
         left().send(&out).await;
         assert_eq!(*calls.lock().unwrap(), ["counts", "refused", "counts"]);

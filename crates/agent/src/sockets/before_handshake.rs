@@ -11,7 +11,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ccbench_proto::column_text::ColumnText as _;
-use ccbench_proto::event::{CcInForce, CcMethod, CcSockets, Kind};
+use ccbench_proto::event::{CcInForce, CcMethod, Kind};
+#[cfg(feature = "ebpf")]
+use ccbench_proto::event::{CcSockets, NoData};
 use ccbench_proto::plan::Via;
 use ccbench_proto::schedule::{FlowTask, NodeTask};
 use ccbench_proto::wire::{self, Side};
@@ -19,6 +21,8 @@ use ccbench_proto::wire::{self, Side};
 #[cfg(feature = "ebpf")]
 use crate::cgroup;
 use crate::event::event;
+#[cfg(feature = "ebpf")]
+use crate::sockets::error::BpfError;
 use crate::sockets::error::SocketError;
 #[cfg(feature = "ebpf")]
 use crate::sockets::hook::CcHook;
@@ -285,23 +289,11 @@ impl AttachedHook {
     pub fn counts(&self) -> Vec<wire::Event> {
         let Some(hook) = &self.hook else { return Vec::new() };
         let of = |start: &Start| {
-            let ports = start.ports.iter().map(|port| hook.count(Port::Local(*port)));
-            let all = ports.fold([0; 4], |all, one| std::array::from_fn(|i| all[i] + one[i]));
-            let [set, refused, ended, paced] = all;
-            let message = format!(
-                "{} ({}): {set} sockets set before their handshake, {refused} refused; the kernel paced {paced} of {ended} closed sockets",
-                start.cc,
-                side(start).as_text()
-            );
-            let data = CcSockets {
-                side: side(start).into(),
-                cc: start.cc.clone(),
-                set: Some(set),
-                refused: Some(refused),
-                ended,
-                paced,
-            };
-            event(Kind::CcSockets(data), &start.group, message)
+            let mut ports = start.ports.iter().map(|port| hook.count(Port::Local(*port)));
+            let sum = ports.try_fold([0_u64; 4], |all, one| {
+                one.map(|one| std::array::from_fn(|i| all[i] + one[i]))
+            });
+            sockets_event(start, sum)
         };
         self.starts.iter().map(of).collect()
     }
@@ -311,6 +303,33 @@ impl AttachedHook {
     pub fn counts(&self) -> Vec<wire::Event> {
         Vec::new()
     }
+}
+
+/// Returns the event of the hook's counters of one end: sockets set, refused, ended and paced.
+#[cfg(feature = "ebpf")]
+fn sockets_event(start: &Start, counts: Result<[u64; 4], BpfError>) -> wire::Event {
+    let whose = format!("{} ({})", start.cc, side(start).as_text());
+    let [set, refused, ended, paced] = match counts {
+        Ok(counts) => counts,
+        Err(error) => {
+            let message = format!(
+                "{whose}: the sockets set and refused before their handshake are unknown: {error}"
+            );
+            return event(Kind::AgentError(NoData {}), &start.group, message);
+        }
+    };
+    let message = format!(
+        "{whose}: {set} sockets set before their handshake, {refused} refused; the kernel paced {paced} of {ended} closed sockets"
+    );
+    let data = CcSockets {
+        side: side(start).into(),
+        cc: start.cc.clone(),
+        set: Some(set),
+        refused: Some(refused),
+        ended,
+        paced,
+    };
+    event(Kind::CcSockets(data), &start.group, message)
 }
 
 fn side(start: &Start) -> Side {
@@ -413,6 +432,19 @@ mod tests {
         assert_eq!(attached(None, false).before_handshake("a", true), Ok(None));
     }
 
+    #[cfg(feature = "ebpf")]
+    #[test]
+    fn counters_that_cannot_be_read_are_reported() {
+        let start = &starts(&task(), outcome_of, |_| false)[0];
+        assert_eq!(sockets_event(start, Ok([2, 0, 2, 0])).name(), "cc_sockets");
+        let unread = sockets_event(start, Err(BpfError::Object("no map".to_owned())));
+        assert_eq!((unread.name(), &*unread.subject), ("agent_error", "a"));
+        assert_eq!(
+            unread.message,
+            "ours (snd): the sockets set and refused before their handshake are unknown: no map"
+        );
+    }
+
     #[test]
     fn detects_pacing_left_by_bbr() {
         assert!(leaves_pacing("bbr", "vegas.12345") && leaves_pacing("bbr", "cubic"));
@@ -461,7 +493,7 @@ mod socket_tests {
         });
         let ended = server.wait();
         assert!(done && ended.is_ok_and(|status| status.success()), "the flow ran");
-        let [set, refused, ended, paced] = hook.count(Port::Local(CLIENT));
+        let [set, refused, ended, paced] = hook.count(Port::Local(CLIENT)).unwrap();
         assert!(set > 0 && refused == 0, "{set} set, {refused} refused");
         (ended, paced)
     }

@@ -57,12 +57,17 @@ pub(super) fn map<'obj>(object: &'obj Object, name: &str) -> Result<Map<'obj>, B
     found.ok_or_else(|| BpfError::Object(format!("the BPF object has no map {name}")))
 }
 
-/// Returns a counter in a data section; 0 if it cannot be read.
-pub(super) fn count(object: &Object, section: &str, at: usize) -> u64 {
-    let value = map(object, section)
-        .ok()
-        .and_then(|map| map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()?);
-    u64_at(&value.unwrap_or_default(), at)
+/// Returns a counter in a data section.
+pub(super) fn count(object: &Object, section: &str, at: usize) -> Result<u64, BpfError> {
+    Ok(u64_at(&read(object, section, &0u32.to_ne_bytes())?, at))
+}
+
+/// Returns the value of a key that the map has.
+pub(super) fn read(object: &Object, name: &str, key: &[u8]) -> Result<Vec<u8>, BpfError> {
+    let value = map(object, name)?
+        .lookup(key, MapFlags::ANY)
+        .map_err(BpfError::libbpf(format!("read the BPF map {name}")))?;
+    value.ok_or_else(|| BpfError::Object(format!("the BPF map {name} has no key {key:?}")))
 }
 
 /// Returns the value at an offset; 0 if it is missing.

@@ -11,7 +11,7 @@ use std::path::Path;
 use ccbench_shaper::{bpf, netlink};
 use libbpf_rs::{Link, MapCore as _, MapFlags, Object, TC_EGRESS, TcHookBuilder};
 
-use super::bpf::{BPF_F_LINK, count, load, map, name, open, patch, u64_at, with_log};
+use super::bpf::{BPF_F_LINK, count, load, map, name, open, patch, read, u64_at, with_log};
 use super::error::{BpfError, NAME_BYTES, SocketError};
 use super::node::Port;
 use crate::undo::{Step, Undo};
@@ -69,12 +69,12 @@ impl CcHook {
 
     /// Returns the counters of a port's sockets: congestion controls set, those that the kernel refused, connections
     /// ended, and how many of these were paced.
-    pub fn count(&self, port: Port) -> [u64; 4] {
-        let value = map(&self.object, "early_ports")
-            .ok()
-            .and_then(|map| map.lookup(&key(port), MapFlags::ANY).ok()?)
-            .unwrap_or_default();
-        std::array::from_fn(|i| u64_at(&value, NAME_BYTES + 8 * i))
+    ///
+    /// # Errors
+    /// The counters cannot be read, or the hook does not have this port.
+    pub fn count(&self, port: Port) -> Result<[u64; 4], BpfError> {
+        let value = read(&self.object, "early_ports", &key(port))?;
+        Ok(std::array::from_fn(|i| u64_at(&value, NAME_BYTES + 8 * i)))
     }
 }
 
@@ -132,7 +132,10 @@ impl Ect1 {
     }
 
     /// Returns the number of packets rewritten so far.
-    pub fn rewritten(&self) -> u64 {
+    ///
+    /// # Errors
+    /// The counter cannot be read.
+    pub fn rewritten(&self) -> Result<u64, BpfError> {
         count(&self.object, ".data.ect1", 0)
     }
 }

@@ -390,10 +390,8 @@ impl LoadedCcs {
         #[cfg(feature = "ebpf")]
         {
             let lost = self.held.iter().filter_map(|held| {
-                let lost = held.bpf.as_ref()?.lost();
-                let message = format!("{lost} rows of inner state were lost: the ring was full");
-                (lost > 0)
-                    .then(|| event(Kind::CcStateError(NoData {}), &held.message.name, message))
+                let message = lost_rows(held.bpf.as_ref()?.lost())?;
+                Some(event(Kind::CcStateError(NoData {}), &held.message.name, message))
             });
             lost.collect()
         }
@@ -411,6 +409,16 @@ impl LoadedCcs {
         }
         outcome.merge(self.journal.undo());
         outcome
+    }
+}
+
+/// Returns the message about lost rows of inner state, if any are lost or their number is unknown.
+#[cfg(feature = "ebpf")]
+fn lost_rows(lost: Option<u64>) -> Option<String> {
+    match lost {
+        Some(0) => None,
+        Some(lost) => Some(format!("{lost} rows of inner state were lost: the ring was full")),
+        None => Some("the number of lost rows of inner state cannot be read".to_owned()),
     }
 }
 
@@ -460,5 +468,18 @@ fn via_of(via: wire::Via) -> Via {
         wire::Via::Bpf => Via::Bpf,
         wire::Via::Module => Via::Module,
         wire::Via::Builtin | wire::Via::Unspecified => Via::Builtin,
+    }
+}
+
+#[cfg(all(test, feature = "ebpf"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_number_of_lost_rows_is_reported() {
+        assert_eq!(lost_rows(Some(0)), None);
+        let lost = lost_rows(Some(3)).unwrap();
+        assert_eq!(lost, "3 rows of inner state were lost: the ring was full");
+        assert!(lost_rows(None).unwrap().ends_with("cannot be read"));
     }
 }

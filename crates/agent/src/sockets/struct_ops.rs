@@ -249,8 +249,8 @@ impl Registered {
         (0..count).filter_map(|at| u32_at(&value, PARAMS + 4 * at)).collect()
     }
 
-    /// Returns how many rows of inner state were lost because the ring was full.
-    pub fn lost(&self) -> u64 {
+    /// Returns how many rows of inner state were lost because the ring was full; `None` if that cannot be read.
+    pub fn lost(&self) -> Option<u64> {
         count(&self.object, 0)
     }
 
@@ -306,7 +306,7 @@ pub struct Ring {
 impl Ring {
     /// Returns the rounds that the programs did not record, because the previous row was too recent.
     pub fn skipped(&self) -> u64 {
-        count(&self.object, 1)
+        count(&self.object, 1).unwrap_or(0)
     }
 
     /// Returns up to `limit` rows, oldest first.
@@ -323,10 +323,9 @@ fn value(object: &Object, map: &str) -> Option<Vec<u8>> {
 }
 
 /// Returns the `nth` count of an object (`kmod/bpf/README.md`).
-fn count(object: &Object, nth: usize) -> u64 {
-    let counts = value(object, ".data.ccb").unwrap_or_default();
-    let count = counts.chunks_exact(8).nth(nth).and_then(|bytes| bytes.try_into().ok());
-    count.map_or(0, u64::from_ne_bytes)
+fn count(object: &Object, nth: usize) -> Option<u64> {
+    let counts = value(object, ".data.ccb")?;
+    counts.chunks_exact(8).nth(nth)?.try_into().ok().map(u64::from_ne_bytes)
 }
 
 #[cfg(test)]
@@ -464,6 +463,6 @@ mod tests {
         drop(sender); // counts the rounds since the last row
         assert!(!ring.take(1000).is_empty());
         assert!(ring.skipped() > 0);
-        assert_eq!(registered.lost(), 0);
+        assert_eq!(registered.lost(), Some(0));
     }
 }

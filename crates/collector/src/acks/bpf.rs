@@ -47,6 +47,34 @@ pub struct Source {
     /// The kernel function at which senders are watched.
     hook: AckHook,
     notes: Vec<String>,
+    unread: Unread,
+}
+
+/// Failed reads of the maps that hold the counts.
+#[derive(Debug, Default)]
+struct Unread {
+    reads: u64,
+    first: Option<MapError>,
+}
+
+impl Unread {
+    fn take<T>(&mut self, read: Result<T, MapError>) -> Option<T> {
+        let error = match read {
+            Ok(value) => return Some(value),
+            Err(error) => error,
+        };
+        self.reads += 1;
+        self.first.get_or_insert(error);
+        None
+    }
+
+    fn message(&self) -> Option<String> {
+        let why = chain(self.first.as_ref()?);
+        Some(format!(
+            "{} reads of counts failed, so rows may be missing that no count has: {why}",
+            self.reads
+        ))
+    }
 }
 
 impl Source {
@@ -99,6 +127,7 @@ impl Source {
             mode,
             hook,
             notes,
+            unread: Unread::default(),
         })
     }
 }
@@ -239,7 +268,9 @@ impl AckSource for Source {
 
     fn counts(&mut self, at_ns: u64) -> Vec<wire::AckCount> {
         let mut counts = Vec::new();
-        for (cookie, flow) in self.flows.iter().flatten() {
+        self.unread = Unread::default();
+        for read in self.flows.iter() {
+            let Some((cookie, flow)) = self.unread.take(read) else { continue };
             let long = |at| u64_at(&flow, at).unwrap_or_default();
             let word = |at| u32_at(&flow, at).unwrap_or_default();
             let missed_states = array(&flow, offset_of!(Flow, missed_states));
@@ -265,7 +296,8 @@ impl AckSource for Source {
         }
         // Segments of sockets that do not fit into the map, and unreadable records, belong to no flow. They go into a row without
         // a flow.
-        let unwatched = self.global.get(&0, 0).map_or(0, |[unwatched, ..]| unwatched);
+        let unwatched = self.unread.take(self.global.get(&0, 0));
+        let unwatched = unwatched.map_or(0, |[unwatched, ..]| unwatched);
         let malformed = self.batcher.malformed();
         if unwatched + malformed > 0 {
             counts.push(wire::AckCount {
@@ -280,6 +312,10 @@ impl AckSource for Source {
         }
         counts.sort_by(|a, b| (&a.flow_id, a.side).cmp(&(&b.flow_id, b.side)));
         counts
+    }
+
+    fn uncounted(&self) -> Option<String> {
+        self.unread.message()
     }
 
     fn period(&self) -> Duration {
@@ -298,6 +334,17 @@ impl AckSource for Source {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts_that_cannot_be_read_are_reported() {
+        let mut unread = Unread::default();
+        assert_eq!((unread.take(Ok(5)), unread.message()), (Some(5), None));
+        for _ in 0..2 {
+            assert_eq!(unread.take::<u64>(Err(MapError::KeyNotFound)), None);
+        }
+        let message = unread.message().unwrap();
+        assert!(message.starts_with("2 reads of counts failed, "), "{message}");
+    }
 
     #[test]
     fn falls_back_to_the_tracepoint_with_a_note() {

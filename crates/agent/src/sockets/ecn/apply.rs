@@ -2,7 +2,9 @@
 //! carries its reason, and the verdict takes it into account.
 
 use ccbench_proto::column_text::ColumnText as _;
-use ccbench_proto::event::{Ecn, EcnEct1, Kind};
+use ccbench_proto::event::{Ecn, Kind};
+#[cfg(feature = "ebpf")]
+use ccbench_proto::event::{EcnEct1, NoData};
 use ccbench_proto::resolve::Egress;
 use ccbench_proto::schedule::NodeTask;
 use ccbench_proto::wire::{self, Side};
@@ -11,6 +13,8 @@ use super::{Capabilities, Decision, EcnEndpoint, Mode, decide};
 use crate::event::event;
 use crate::sockets::before_handshake;
 use crate::sockets::capabilities::capabilities;
+#[cfg(feature = "ebpf")]
+use crate::sockets::error::BpfError;
 use crate::sockets::error::SocketError;
 #[cfg(feature = "ebpf")]
 use crate::sockets::hook::Ect1;
@@ -128,20 +132,41 @@ impl EcnApplied {
     /// Returns the counters of the programs so far.
     #[cfg(feature = "ebpf")]
     pub fn counts(&self) -> Vec<wire::Event> {
-        let mut events = Vec::new();
-        for ect1 in &self.ect1 {
-            let rewritten = ect1.rewritten();
-            let message =
-                format!("{rewritten} packets of {} rewritten from ECT(0) to ECT(1)", ect1.cc);
-            let data = EcnEct1 { cc: ect1.cc.clone(), rewritten };
-            events.push(event(Kind::EcnEct1(data), &ect1.dev, message));
-        }
-        events
+        self.ect1.iter().map(|ect1| ect1_event(ect1.rewritten(), &ect1.cc, &ect1.dev)).collect()
     }
 
     /// Without the feature `ebpf`, there are no programs to count.
     #[cfg(not(feature = "ebpf"))]
     pub fn counts(&self) -> Vec<wire::Event> {
         Vec::new()
+    }
+}
+
+/// Returns the event of the packets of a congestion control that were rewritten at an interface.
+#[cfg(feature = "ebpf")]
+fn ect1_event(rewritten: Result<u64, BpfError>, cc: &str, dev: &str) -> wire::Event {
+    match rewritten {
+        Ok(rewritten) => {
+            let message = format!("{rewritten} packets of {cc} rewritten from ECT(0) to ECT(1)");
+            event(Kind::EcnEct1(EcnEct1 { cc: cc.to_owned(), rewritten }), dev, message)
+        }
+        Err(error) => {
+            let message =
+                format!("the packets of {cc} rewritten from ECT(0) to ECT(1) are unknown: {error}");
+            event(Kind::AgentError(NoData {}), dev, message)
+        }
+    }
+}
+
+#[cfg(all(test, feature = "ebpf"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_that_cannot_be_read_are_reported() {
+        assert_eq!(ect1_event(Ok(0), "prague", "eth0").name(), "ecn_ect1");
+        let unread = ect1_event(Err(BpfError::Object("no map".to_owned())), "prague", "eth0");
+        assert_eq!((unread.name(), &*unread.subject), ("agent_error", "eth0"));
+        assert!(unread.message.ends_with(" are unknown: no map"), "{unread:?}");
     }
 }
