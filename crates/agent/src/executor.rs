@@ -13,15 +13,15 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::accept::ConnectionHandle;
+use crate::blocking;
 use crate::boot_loader::Boot;
 use crate::clock;
 use crate::error::AgentError;
 use crate::event::event;
 use crate::flow::FlowSource;
-use crate::flow::Stop;
 use crate::interfaces::Interfaces;
 use crate::probe::ping::LINGER_NS;
-use crate::session::{Action, Command, NodeSession, State};
+use crate::session::{Action, Command, NodeSession};
 use crate::sockets::allowed::AllowedModules;
 use crate::sockets::supplied::AllowedDigests;
 use crate::testbed::identity::boot_id;
@@ -42,6 +42,7 @@ mod scopes;
 mod start;
 mod timed_link;
 mod traffic;
+mod undo_trial;
 
 use acks::AckThread;
 pub use acks::OpenAcks;
@@ -198,7 +199,8 @@ pub fn spawn(deps: Dependencies) -> Handle {
         running: None,
     };
     if !executor.deps.undo.is_empty() {
-        executor.undo_stack();
+        let outcome = executor.deps.undo.undo_all(&*executor.deps.interfaces);
+        executor.note_left(&outcome);
     }
     tokio::spawn(executor.work(inbox));
     Handle { requests, status }
@@ -334,7 +336,7 @@ impl Executor {
         controller: Option<&ConnectionHandle>,
     ) -> Result<(), AgentError> {
         let task = prepare::task_without_traces(request)?;
-        self.check_clean()?;
+        self.check_clean().await?;
         self.session.clone().on(prepare::command(request, controller))?;
         self.check_boot(&task, controller)?;
         prepare::check(&task, &mut PrepareContext::of(&mut self.deps, request, controller))
@@ -348,7 +350,7 @@ impl Executor {
         controller: Option<&ConnectionHandle>,
     ) -> Result<wire::PrepareReply, AgentError> {
         let task = prepare::task_of(request)?;
-        self.check_clean()?;
+        self.check_clean().await?;
         let command = prepare::command(request, controller);
         self.check_running(&task, command.clone())?;
         self.step(command)?;
@@ -483,10 +485,10 @@ impl Executor {
     /// Ends the timeline: sends the last rows, then waits for the reset.
     async fn ended(&mut self, broken: bool) {
         if let Some(running) = self.running.take() {
-            let finished = running.sampler.stop();
-            let captured = running.captures.stop();
+            let (sampler, captures, acks) = (running.sampler, running.captures, running.acks);
+            let stop = move || (sampler.stop(), captures.stop(), acks.map(AckThread::stop));
+            let (finished, captured, acks) = blocking::run(stop).await;
             self.keep_links(finished.links);
-            let acks = running.acks.map(AckThread::stop);
             for row in finished.rows {
                 running.out.send(row).await;
             }
@@ -532,64 +534,6 @@ impl Executor {
             Ok(_) => self.lease_end_ns = None,
             Err(error) => tracing::error!(%error, "could not handle the loss of the controller"),
         }
-    }
-
-    /// Removes everything of the trial: processes first, then links, then settings.
-    async fn undo(&mut self) -> Outcome {
-        (self.lease_end_ns, self.controller) = (None, None);
-        let mut outcome = Outcome::default();
-        if let Some(mut running) = self.running.take() {
-            running.out.stop_waiting();
-            let _ = running.cancel.send(true);
-            let ended = tokio::time::timeout(GIVE_UP_TIMEOUT, &mut running.timeline).await;
-            running.timeline.abort();
-            let ended = ended.map(drop).map_err(|_| "still running after 3 s; dropped");
-            outcome.note("traffic processes", ended);
-            let finished = running.sampler.stop();
-            self.keep_links(finished.links);
-            drop(running.acks.map(AckThread::stop));
-        }
-        let trial = std::mem::take(&mut self.trial);
-        for (flow, mut server) in trial.servers {
-            server.stop(Stop::Kill);
-            let ended = tokio::time::timeout(GIVE_UP_TIMEOUT, async {
-                while !matches!(server.next().await, crate::flow::Progress::Ended(_)) {}
-            });
-            let ended = ended.await.map_err(|_| "still running after 3 s");
-            outcome.note(format!("iperf3 server of {}", flow.group), ended);
-        }
-        // Sockets that use a congestion control must close before it is unloaded.
-        drop(trial.answers);
-        for mut timed in trial.links.into_iter().rev() {
-            let name = timed.link.state().link;
-            let removed = timed.link.remove();
-            if removed.is_ok() {
-                self.deps.undo.forget_link(&name);
-            }
-            outcome.note(format!("link {name} on {}", timed.dev), removed);
-        }
-        // The stack writes its own audit records. A namespace's default, which it restores, pins its congestion control's module.
-        let of_stack = self.undo_stack();
-        outcome.merge(trial.cc.remove());
-        self.deps.undo.audit().undone(&outcome);
-        outcome.merge(of_stack);
-        outcome
-    }
-
-    fn undo_stack(&mut self) -> Outcome {
-        let outcome = self.deps.undo.undo_all(&*self.deps.interfaces);
-        let left = if self.deps.undo.is_empty() { Vec::new() } else { outcome.failed.clone() };
-        self.status.send_modify(|status| status.not_undone = left);
-        outcome
-    }
-
-    /// Retries pending undo steps. On a node that is not as it was found, a trial would measure leftovers of an earlier one.
-    fn check_clean(&mut self) -> Result<(), AgentError> {
-        if self.session.state != State::Idle || self.deps.undo.is_empty() {
-            return Ok(());
-        }
-        let left = self.undo_stack().failed;
-        if self.deps.undo.is_empty() { Ok(()) } else { Err(AgentError::NotUndone { left }) }
     }
 }
 

@@ -7,6 +7,7 @@ pub mod accept;
 pub mod access;
 pub mod args;
 pub mod audit;
+mod blocking;
 pub mod boot_loader;
 pub mod caller;
 pub mod cgroup;

@@ -1,8 +1,9 @@
 use std::collections::VecDeque;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
-use crate::flow::{BoxFuture, FlowEndpoint, FlowOutput, Progress, Traffic};
+use crate::flow::{BoxFuture, FlowEndpoint, FlowOutput, Progress, Stop, Traffic};
 use crate::interfaces::fake::FakeInterfaces;
 use ccbench_collector::acks::{AckSource, AcksError};
 use ccbench_collector::{Drained, FlowPorts, SampleError};
@@ -515,5 +516,49 @@ async fn a_panicking_sampler_is_reported_and_its_links_are_undone() {
     assert_eq!(rows.iter().filter(|of| reported(of)).count(), 1);
     assert!(matches!(rows.last(), Some(Of::Done(_))));
     assert!(rig.interfaces.calls().contains(&"remove l".to_owned()));
+    assert!(rig.handle.reset(wire::ResetRequest::default()).await.unwrap().failed.is_empty());
+}
+
+/// Its end waits until the runtime has run another task.
+struct Lingering;
+
+static LINGERS: AtomicBool = AtomicBool::new(false);
+static OTHER_RAN: AtomicBool = AtomicBool::new(false);
+
+impl Sampler for Lingering {
+    fn start(&mut self, _: &[FlowPorts], _: u64) -> Result<(), SampleError> {
+        Ok(())
+    }
+    fn drain(&mut self, _: u64, _: &mut Vec<wire::FlowSample>) -> Result<Drained, SampleError> {
+        Ok(Drained::default())
+    }
+    fn stop(&mut self) {
+        LINGERS.store(true, Ordering::SeqCst);
+        // A runtime that waits for this thread never runs the task. The limit only keeps the test from hanging.
+        for _ in 0..10_000 {
+            if OTHER_RAN.load(Ordering::SeqCst) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("the runtime was blocked");
+    }
+}
+
+#[tokio::test]
+async fn the_runtime_runs_other_tasks_while_threads_end() {
+    let rig = Rig::sampled(Script::Good, FakeInterfaces::default(), || Box::new(Lingering));
+    rig.prepare().await.unwrap();
+    let rows = rig.run().await;
+    let other = tokio::spawn(async {
+        while !LINGERS.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        OTHER_RAN.store(true, Ordering::SeqCst);
+    });
+    let rows = all(rows).await;
+    other.await.unwrap();
+    let broken = |of: &Of| matches!(of, Of::Event(event) if event.name() == "agent_error");
+    assert!(!rows.iter().any(broken), "{rows:?}");
     assert!(rig.handle.reset(wire::ResetRequest::default()).await.unwrap().failed.is_empty());
 }
