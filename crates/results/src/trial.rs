@@ -319,7 +319,12 @@ impl Staged<'_> {
         self.run.check_place()?;
         self.rename_first(self.moves.len())?;
         self.run.append(Entry::TrialEnd(self.end))?;
-        Ok(std::fs::remove_dir_all(&self.staging).map_err(io_error("remove", &self.staging))?)
+        // The trial is committed, so what stays of its staging directory must not count as its failure. Resuming the run removes it.
+        if let Err(error) = std::fs::remove_dir_all(&self.staging) {
+            let error = io_error("remove", &self.staging)(error);
+            self.run.state().record.notes.push(format!("{error}; remove it by hand"));
+        }
+        Ok(())
     }
 
     /// Renames the first `count` directories, then syncs each new parent once. The syncs come after all renames because the first sync

@@ -155,6 +155,17 @@ fn crash_after_trial_end_line_leaves_a_committed_trial() {
 }
 
 #[test]
+fn committed_trial_whose_staging_directory_stays_is_no_error() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    let staged = filled(&run, 1).stage(TrialStatus::Ok, &[]).unwrap();
+    // Removing this path fails.
+    Staged { staging: run.path().join("absent"), ..staged }.publish().unwrap();
+    assert_eq!(run.counts(), (1, 0, 0));
+    assert!(run.notes().iter().any(|note| note.contains("absent")), "{:?}", run.notes());
+}
+
+#[test]
 fn run_that_lacks_nothing_but_its_end_is_finished_without_a_session() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
