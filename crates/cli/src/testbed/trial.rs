@@ -7,6 +7,7 @@ use std::time::Duration;
 use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::schedule;
 use ccbench_proto::units::Micros;
+use ccbench_proto::wire::agent_client::AgentClient;
 use ccbench_proto::{resolve, wire};
 use ccbench_results::journal::NodeBoot;
 use ccbench_results::model::{Reason, TrialKey, Verdict};
@@ -14,7 +15,9 @@ use ccbench_results::reason::ReasonCode;
 use ccbench_results::trial::TrialWriter;
 use ccbench_results::verdict::Judge;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tonic::transport::Channel;
 use tracing::{debug, info};
 
 use super::{Testbed, refusals};
@@ -69,6 +72,8 @@ pub(super) async fn run(
     let recorded = prepared.run(testbed, progress, interrupt).await;
     // The nodes are prepared, so reset them even after an error.
     let not_undone = testbed.agents.reset(&trial.experiment.id, key.epoch).await;
+    // A node that was lost, or that has not answered Run, would keep its task beyond the trial.
+    prepared.streams.shutdown().await;
     let (mut recorder, result) = recorded?;
     bound_clocks(testbed, &prepared.offsets, &mut recorder).await;
     if testbed.process.is_none() {
@@ -158,6 +163,8 @@ struct PreparedTrial<'a> {
     replies: BTreeMap<String, wire::PrepareReply>,
     /// The nodes' clocks before the trial.
     offsets: BTreeMap<String, ClockPrediction>,
+    /// The tasks that read the nodes' streams.
+    streams: JoinSet<()>,
 }
 
 impl<'a> PreparedTrial<'a> {
@@ -187,7 +194,7 @@ impl<'a> PreparedTrial<'a> {
             let kind = Some(Kind::NodeRebooted(NoData {}));
             reply.events.push(wire::Event { at_ns, subject: node, message, kind });
         }
-        Ok(Self { trial, key, replies, offsets })
+        Ok(Self { trial, key, replies, offsets, streams: JoinSet::new() })
     }
 
     /// Starts all nodes at the same instant and records their streams until all end, one is lost, or the user stops the run.
@@ -203,14 +210,13 @@ impl<'a> PreparedTrial<'a> {
         let agents = &testbed.agents.by_node;
         let length = schedule::length(&self.trial.point.plan);
         info!(nodes = agents.len(), length_s = length.as_secs_f64(), "run");
-        let (send, receive) = mpsc::channel(MAX_QUEUED_MESSAGES);
-        for (node, agent) in agents {
-            let start_at_ns = self.offsets.get(node).map_or(t0_ns, |offset| offset.node_ns(t0_ns));
-            let request = wire::RunRequest { start_at_ns, epoch: self.key.epoch };
-            debug!(node, "run request");
-            tokio::spawn(forward_stream(node.clone(), agent.client.clone(), request, send.clone()));
-        }
-        drop(send);
+        let Self { key, offsets, streams, .. } = self;
+        let requests = agents.iter().map(|(node, agent)| {
+            let start_at_ns = offsets.get(node).map_or(t0_ns, |offset| offset.node_ns(t0_ns));
+            let request = wire::RunRequest { start_at_ns, epoch: key.epoch };
+            (node.clone(), agent.client.clone(), request)
+        });
+        let receive = open_streams(streams, requests);
         let running = agents.keys().cloned().collect();
         let result =
             follow(&mut recorder, receive, running, progress, (t0_ns, length), interrupt).await;
@@ -321,10 +327,23 @@ enum StreamItem {
     End(Option<String>),
 }
 
+/// Sends Run to the nodes and returns the messages of their streams, which the tasks in `streams` read.
+fn open_streams(
+    streams: &mut JoinSet<()>,
+    requests: impl Iterator<Item = (String, AgentClient<Channel>, wire::RunRequest)>,
+) -> mpsc::Receiver<(String, StreamItem)> {
+    let (send, receive) = mpsc::channel(MAX_QUEUED_MESSAGES);
+    for (node, client, request) in requests {
+        debug!(node, "run request");
+        streams.spawn(forward_stream(node, client, request, send.clone()));
+    }
+    receive
+}
+
 /// Forwards one node's stream and its end.
 async fn forward_stream(
     node: String,
-    mut client: wire::agent_client::AgentClient<tonic::transport::Channel>,
+    mut client: AgentClient<Channel>,
     request: wire::RunRequest,
     send: mpsc::Sender<(String, StreamItem)>,
 ) {
@@ -413,4 +432,34 @@ async fn follow(
 async fn next<T>(writer: &TrialWriter<'_>, receive: &mut mpsc::Receiver<T>) -> Option<T> {
     writer.wait_for_room().await;
     receive.recv().await
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper_util::rt::TokioIo;
+    use tokio::net::UnixStream;
+    use tonic::codegen::http::Uri;
+    use tonic::transport::Endpoint;
+
+    use super::*;
+
+    #[test]
+    fn no_stream_outlives_its_trial() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            // A node that does not answer.
+            let connector = tower::service_fn(|_: Uri| {
+                std::future::pending::<std::io::Result<TokioIo<UnixStream>>>()
+            });
+            let endpoint = Endpoint::from_static("http://agent.invalid");
+            let client = AgentClient::new(endpoint.connect_with_connector_lazy(connector));
+            let mut streams = JoinSet::new();
+            let request = ("n1".to_owned(), client, wire::RunRequest::default());
+            let mut messages = open_streams(&mut streams, [request].into_iter());
+            tokio::task::yield_now().await;
+            streams.shutdown().await;
+            // The task held the only sender. Otherwise, it would report at its own time limit.
+            assert!(messages.recv().await.is_none());
+        });
+    }
 }
