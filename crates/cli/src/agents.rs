@@ -447,12 +447,17 @@ async fn send_file(
     client: &mut AgentClient<Channel>,
     content: Vec<u8>,
 ) -> Result<String, AgentError> {
-    let chunks: Vec<_> = content
-        .chunks(wire::FILE_CHUNK_BYTES)
-        .map(|chunk| wire::FileChunk { data: chunk.to_vec() })
-        .collect();
-    let sent = call(node, "send a file", client.put_file(tokio_stream::iter(chunks))).await?;
+    let chunks = tokio_stream::iter(file_chunks(content));
+    let sent = call(node, "send a file", client.put_file(chunks)).await?;
     Ok(sent.sha256)
+}
+
+/// Returns the parts of a file. Copies each one only when it is sent, so that the file is not twice in memory for each node.
+fn file_chunks(content: Vec<u8>) -> impl Iterator<Item = wire::FileChunk> + Send + 'static {
+    (0..content.len()).step_by(wire::FILE_CHUNK_BYTES).map(move |begin| {
+        let end = content.len().min(begin + wire::FILE_CHUNK_BYTES);
+        wire::FileChunk { data: content.get(begin..end).unwrap_or_default().to_vec() }
+    })
 }
 
 /// Waits at most [`CALL_TIMEOUT`] for an answer.
@@ -510,6 +515,17 @@ mod tests {
             let status = tonic::Status::new(code, "needs the scope `bpf`");
             let error = refused("n1", "prepare", &status);
             assert!(matches!(error, AgentError::Refused { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_parts_of_a_file_are_the_file() {
+        for bytes in [0, 1, wire::FILE_CHUNK_BYTES, 2 * wire::FILE_CHUNK_BYTES + 1] {
+            let content: Vec<u8> = (0..bytes).map(|at| at as u8).collect();
+            let parts: Vec<Vec<u8>> = file_chunks(content.clone()).map(|part| part.data).collect();
+            assert_eq!(parts.len(), bytes.div_ceil(wire::FILE_CHUNK_BYTES));
+            assert!(parts.iter().all(|part| part.len() <= wire::FILE_CHUNK_BYTES));
+            assert!(parts.concat() == content, "{bytes} bytes");
         }
     }
 
