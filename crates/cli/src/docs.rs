@@ -173,6 +173,7 @@ fn testbed_section(error: &TestbedError) -> Option<Section> {
         | TestbedError::NoPipes
         | TestbedError::Timeout
         | TestbedError::Ended
+        | TestbedError::Read(_)
         | TestbedError::Report { .. }
         | TestbedError::File(_) => None,
     }

@@ -6,11 +6,11 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use ccbench_proto::testbed::Ready;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::timeout;
 
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::exit::ExitCode;
 use crate::file::FileError;
@@ -39,6 +39,9 @@ pub enum TestbedError {
     /// Its process ended before it reported.
     #[error("testbed: the process ended before it was ready")]
     Ended,
+    /// Its report cannot be read.
+    #[error("testbed: cannot read the report of the process: {0}")]
+    Read(#[source] std::io::Error),
     /// Its report cannot be parsed.
     #[error("testbed: unreadable report {line:?}: {source}")]
     Report {
@@ -63,6 +66,7 @@ impl TestbedError {
             | Self::NoPipes
             | Self::Timeout
             | Self::Ended
+            | Self::Read(_)
             | Self::Report { .. }
             | Self::Build(_) => ExitCode::Unavailable,
             Self::File(_) => ExitCode::Failure,
@@ -104,16 +108,16 @@ impl TestbedProcess {
         // orderly way.
         command.process_group(0).kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child =
-            command.spawn().map_err(|source| TestbedError::Start { path: agent, source })?;
+        let mut child = command.spawn().map_err(|source| {
+            remove(&dir);
+            TestbedError::Start { path: agent, source }
+        })?;
         let (Some(mut stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(TestbedError::NoPipes);
         };
         let text = ccbench_proto::testbed::request(plan_toml);
-        // If the write fails, the first line is missing and the child has printed the reason to standard error.
-        let _ = stdin.write_all(text.as_bytes()).await;
         let mut lines = BufReader::new(stdout).lines();
-        let ready = match ready(&mut lines).await {
+        let ready = match ready(&text, &mut stdin, &mut lines, START_TIMEOUT).await {
             Ok(ready) => ready,
             Err(error) => {
                 end(&mut child, stdin, &dir).await;
@@ -137,23 +141,49 @@ impl TestbedProcess {
     }
 }
 
-/// Reads the first line of the process, which reports a testbed or an error.
-async fn ready(lines: &mut Lines<BufReader<ChildStdout>>) -> Result<Ready, TestbedError> {
-    let line =
-        timeout(START_TIMEOUT, lines.next_line()).await.map_err(|_| TestbedError::Timeout)?;
-    let line = line.ok().flatten().ok_or(TestbedError::Ended)?;
+/// Sends the request to the process and reads its first line, which reports a testbed or an error. A process that does not read its
+/// input would block the request.
+async fn ready(
+    request: &str,
+    stdin: &mut (impl AsyncWrite + Unpin),
+    lines: &mut Lines<impl AsyncBufRead + Unpin>,
+    limit: Duration,
+) -> Result<Ready, TestbedError> {
+    let exchange = async {
+        // If the write fails, the first line is missing and the child has printed the reason to standard error.
+        let _ = stdin.write_all(request.as_bytes()).await;
+        lines.next_line().await
+    };
+    let line = timeout(limit, exchange).await.map_err(|_| TestbedError::Timeout)?;
+    let line = line.map_err(TestbedError::Read)?.ok_or(TestbedError::Ended)?;
     let ready: Ready =
         serde_json::from_str(&line).map_err(|source| TestbedError::Report { line, source })?;
     if ready.ready { Ok(ready) } else { Err(TestbedError::Build(ready.error)) }
 }
 
-/// Closes the process's input, waits for it to exit, and removes its directory.
+/// Closes the process's input, waits for it to exit, and removes its directory. Logs what fails, because the trials are over or the
+/// testbed's own error is the one to report.
 async fn end(child: &mut Child, stdin: ChildStdin, dir: &Path) {
     drop(stdin);
-    if timeout(STOP_TIMEOUT, child.wait()).await.is_err() {
-        let _ = child.kill().await;
+    let ended = match timeout(STOP_TIMEOUT, child.wait()).await {
+        Ok(ended) => ended.map(drop),
+        Err(_) => child.kill().await,
+    };
+    if let Err(error) = ended {
+        warn!("testbed: cannot end the process: {error}");
     }
-    let _ = std::fs::remove_dir_all(dir);
+    remove(dir);
+}
+
+/// Removes the testbed's directory.
+fn remove(dir: &Path) {
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            let dir = dir.display();
+            warn!("testbed: cannot remove {dir}: {error}; `ccbench clean` removes it");
+        }
+        _ => {}
+    }
 }
 
 /// Creates the folder and locks it.
@@ -171,4 +201,38 @@ fn make_private_dir(dir: &Path) -> Result<std::fs::File, FileError> {
         }
     }
     Err(fail(std::io::ErrorKind::NotFound.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{duplex, sink};
+
+    use super::*;
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(future)
+    }
+
+    #[test]
+    fn a_report_that_cannot_be_read_is_no_end_of_the_process() {
+        let report = |bytes: &'static [u8]| {
+            let mut lines = BufReader::new(bytes).lines();
+            block_on(async { ready("", &mut sink(), &mut lines, START_TIMEOUT).await })
+        };
+        assert!(matches!(report(b""), Err(TestbedError::Ended)));
+        // Not UTF-8.
+        assert!(matches!(report(b"\xff\n"), Err(TestbedError::Read(_))));
+    }
+
+    #[test]
+    fn a_process_that_does_not_read_its_request_is_not_ready() {
+        let (mut stdin, _process) = duplex(1);
+        let (_stdout, stdout) = duplex(1);
+        let mut lines = BufReader::new(stdout).lines();
+        let ready = block_on(async {
+            ready("request", &mut stdin, &mut lines, Duration::from_millis(1)).await
+        });
+        assert!(matches!(ready, Err(TestbedError::Timeout)));
+    }
 }
