@@ -41,7 +41,7 @@ pub struct Testbed {
     notes: Vec<String>,
     /// Devices, addresses and routes, or where the agents are; for `run.json`.
     topology: Value,
-    /// A node in a namespace of this machine does not answer or could not be reset.
+    /// A node in a namespace of this machine does not answer or could not be reset, or the testbed could not be rebuilt.
     broken: bool,
     /// Whether a trial has been prepared on the nodes.
     used: bool,
@@ -134,10 +134,9 @@ impl Testbed {
 
     /// Returns whether an agent in a namespace of this machine has died or does not answer, or the testbed's process has ended.
     fn is_dead(&mut self) -> bool {
-        let broken = self.broken;
-        self.process
-            .as_mut()
-            .is_some_and(|process| broken || process.deaths.try_recv() != Err(TryRecvError::Empty))
+        let has_report =
+            |process: &mut TestbedProcess| process.deaths.try_recv() != Err(TryRecvError::Empty);
+        self.broken || self.process.as_mut().is_some_and(has_report)
     }
 
     /// Returns a note for every agent of another version. The version alone does not degrade a trial; messages that this
@@ -276,6 +275,8 @@ impl Testbed {
         if let Some(process) = self.process.take() {
             process.stop().await;
         }
+        // If building it fails, the old agents must not be taken for those of other machines.
+        self.broken = true;
         *self = Self { port_slot: self.port_slot, ..Self::open(experiment).await? };
         Ok(())
     }
@@ -315,6 +316,15 @@ fn next_port_slot(last: u32, utc_ns: i64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_testbed_that_could_not_be_rebuilt_is_dead() {
+        let agents = Agents { by_node: BTreeMap::new() };
+        let mut testbed = Testbed::new(None, agents, BTreeMap::new(), vec![], Value::Null);
+        assert!(!testbed.is_dead(), "agents on other machines");
+        testbed.broken = true;
+        assert!(testbed.is_dead());
+    }
 
     #[test]
     fn port_slots_follow_the_time_and_never_decrease() {
