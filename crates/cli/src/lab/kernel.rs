@@ -8,8 +8,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use ccbench_proto::plan::{Engine, Series};
-use sha2::{Digest as _, Sha256};
+use ccbench_proto::plan::{Engine, Series, digest_chunks};
 use tracing::info;
 
 use super::error::LabError;
@@ -80,14 +79,7 @@ pub(super) fn recipe_sha256(engine: Engine, series: Series) -> String {
 
 /// Returns the SHA-256 of names and texts, in hexadecimal.
 pub(super) fn sha256_of<'a>(parts: impl Iterator<Item = (&'a str, &'a str)>) -> String {
-    let mut hash = Sha256::new();
-    for (name, text) in parts {
-        hash.update(name);
-        hash.update([0]);
-        hash.update(text);
-        hash.update([0]);
-    }
-    hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
+    digest_chunks(parts.flat_map(|(name, text)| [name.as_bytes(), b"\0", text.as_bytes(), b"\0"]))
 }
 
 /// Returns name and contents of the recipe's files with a wanted target.

@@ -4,11 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use ccbench_proto::plan::Series;
+use ccbench_proto::plan::{Series, digest_chunks};
 use ccbench_proto::wire;
 use ccbench_proto::wire::lab_message::Of;
 use prost::Message as _;
-use sha2::{Digest as _, Sha256};
 use tracing::info;
 
 use super::kernel::{self, Kernel};
@@ -95,12 +94,11 @@ fn make_room(folder: &Path, most: usize) -> std::io::Result<()> {
 
 /// Returns the SHA-256 of all inputs, each preceded by its length.
 fn digest(inputs: &[&[u8]]) -> String {
-    let mut hash = Sha256::new();
-    for input in inputs {
-        hash.update((input.len() as u64).to_le_bytes());
-        hash.update(input);
-    }
-    hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
+    let lengths: Vec<[u8; 8]> =
+        inputs.iter().map(|input| (input.len() as u64).to_le_bytes()).collect();
+    digest_chunks(
+        lengths.iter().zip(inputs).flat_map(|(length, input)| [length.as_slice(), *input]),
+    )
 }
 
 /// Encodes the result as the guest's messages from which it was made.
