@@ -7,7 +7,6 @@ use ccbench_proto::wire::lab_message::Of;
 use tokio::sync::mpsc;
 
 use super::boot_directory::BootDirectory;
-use super::error::LabError;
 use super::jobs::GuestResources;
 use super::preflight_cache::{Preflight, PreflightCache};
 use super::trial;
@@ -50,13 +49,13 @@ pub async fn run(
     let dir = BootDirectory::new()?;
     let vm = image.boot(dir.path(), &task, SEED, dilation, &GuestResources::default())?;
     let (send, mut receive) = mpsc::channel(trial::MAX_QUEUED_MESSAGES);
-    let follow = tokio::spawn(vm.follow(send));
+    let reader = vm.read(send);
     let (mut result, mut failed) = (Preflight::default(), None);
     loop {
         let message = tokio::select! {
             biased;
             () = interrupt.requested() => {
-                follow.abort();
+                reader.kill().await;
                 return Err(BackendError::Interrupted);
             }
             message = receive.recv() => message,
@@ -71,7 +70,7 @@ pub async fn run(
             _ => {}
         }
     }
-    follow.await.map_err(LabError::Reader)??;
+    reader.ended().await?;
     if let Some(error) = failed {
         return Err(error.into());
     }

@@ -54,16 +54,19 @@ pub async fn run(
     let (point_id, trial, seed) = (scheduled.point_id, scheduled.trial, scheduled.seed);
     let key = TrialKey { point_id, trial, seed, epoch };
     let task = task(experiment, point, &point.plan, (scheduled.trial, scheduled.seed));
-    let files = BootDirectory::new()?;
-    let vm = image.boot(files.path(), &task, scheduled.seed, dilation, resources)?;
+    let booted = BootDirectory::new().and_then(|files| {
+        let vm = image.boot(files.path(), &task, scheduled.seed, dilation, resources)?;
+        Ok((files, vm))
+    });
+    let (files, vm) = booted.map_err(|error| record_not_run(dir, key, error))?;
     let (send, mut receive) = mpsc::channel(MAX_QUEUED_MESSAGES);
-    let follow = tokio::spawn(vm.follow(send));
+    let reader = vm.read(send);
     let mut guest = GuestTrial::new(key, point, dir, (image.kernel().engine, files.path()));
     loop {
         let message = tokio::select! {
             biased;
             () = interrupt.requested() => {
-                follow.abort();
+                reader.kill().await;
                 if let Some(trial) = guest.trial {
                     trial.recorder.writer.abandon("interrupted")?;
                 }
@@ -71,14 +74,15 @@ pub async fn run(
             }
             message = guest.next(&mut receive) => message,
         };
-        let Some(of) = message.and_then(|message| message.of) else { break };
-        guest.handle(of, progress)?;
+        let Some(message) = message else { break };
+        if let Err(error) = guest.handle(message, progress) {
+            reader.kill().await;
+            return Err(error);
+        }
     }
-    let ended = follow.await.map_err(LabError::Reader)?;
+    let ended = reader.ended().await;
     let Some(VirtualTrial { mut recorder, .. }) = guest.trial else {
-        let error = ended.err().unwrap_or(LabError::NoTrial);
-        dir.record_not_run(key, &Reason::new(ReasonCode::NotRun, error.to_string()))?;
-        return Err(error.into());
+        return Err(record_not_run(dir, key, ended.err().unwrap_or(LabError::NoTrial)));
     };
     recorder.errors = guest.errors;
     if guest.rows_before_start > 0 {
@@ -100,6 +104,15 @@ pub async fn run(
         None => verdict,
     };
     Ok(recorder.commit(amended).await?)
+}
+
+/// Records that a trial could not run because of this error. Returns the error, or the one that prevented the record.
+fn record_not_run(dir: &RunDir, key: TrialKey, error: LabError) -> BackendError {
+    let reason = Reason::new(ReasonCode::NotRun, error.to_string());
+    match dir.record_not_run(key, &reason) {
+        Ok(()) => error.into(),
+        Err(unwritten) => unwritten.into(),
+    }
 }
 
 /// Returns how to reduce the load of the guest's CPU.
@@ -182,7 +195,18 @@ impl<'a> GuestTrial<'a> {
         }
     }
 
-    fn handle(&mut self, of: Of, progress: &mut TrialProgress<'_>) -> Result<(), BackendError> {
+    fn handle(
+        &mut self,
+        message: wire::LabMessage,
+        progress: &mut TrialProgress<'_>,
+    ) -> Result<(), BackendError> {
+        let Some(of) = message.of else {
+            let text = "the guest sent a message of a type that this version does not know";
+            if !self.errors.iter().any(|error| error == text) {
+                self.errors.push(text.to_owned());
+            }
+            return Ok(());
+        };
         match (of, &mut self.trial) {
             (Of::Node(node), _) => {
                 self.answers.infos.insert(node.node, node.info.unwrap_or_default());
@@ -209,9 +233,7 @@ impl<'a> GuestTrial<'a> {
             }
             (Of::Failed(failure), None) => {
                 let error = error(failure, &self.folder);
-                let reason = Reason::new(ReasonCode::NotRun, error.to_string());
-                self.dir.record_not_run(self.key, &reason)?;
-                return Err(error.into());
+                return Err(record_not_run(self.dir, self.key, error));
             }
             (Of::Failed(failure), Some(_)) => {
                 self.errors.push(error(failure, &self.folder).to_string());
@@ -303,7 +325,72 @@ pub fn error(failure: wire::LabFailed, folder: &Path) -> LabError {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use ccbench_proto::plan::check;
+    use ccbench_results::backend::RunBackend;
+    use ccbench_results::model::RunInfo;
+    use ccbench_tests::plans;
+
     use super::*;
+    use crate::clock;
+    use crate::progress::{Progress, TrialSchedule};
+
+    const KEY: TrialKey = TrialKey { point_id: 0, trial: 1, seed: 9, epoch: 1 };
+
+    fn run_dir(root: &Path) -> RunDir {
+        let info = RunInfo {
+            plan_name: "lab".to_owned(),
+            plan_text: String::new(),
+            resolved_text: String::new(),
+            plan_sha256: "0123456789abcdef".to_owned(),
+            points: vec![(0, vec![])],
+            repeat: 1,
+            seed: 1,
+            command_line: vec![],
+            ccbench_version: "0.1.0".to_owned(),
+            started_utc: clock::utc(),
+            nodes: BTreeMap::new(),
+            backend: RunBackend::Testbed,
+            topology: serde_json::Value::Null,
+            notes: vec![],
+            sets: vec![],
+            traces: BTreeMap::new(),
+            ccs: BTreeMap::new(),
+            imported: vec![],
+        };
+        RunDir::create(root, &info).unwrap()
+    }
+
+    #[test]
+    fn a_trial_whose_machine_cannot_start_is_recorded() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = run_dir(root.path());
+        let full = std::io::ErrorKind::StorageFull.into();
+        let error = record_not_run(&dir, KEY, LabError::io("write", root.path())(full));
+        assert!(matches!(error, BackendError::Lab(_)), "{error}");
+        assert_eq!(dir.counts(), (0, 0, 1));
+        assert!(dir.trial(0, 1).unwrap().needs_repeat());
+    }
+
+    #[test]
+    fn an_unknown_message_is_an_error_of_the_trial_and_not_its_end() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = run_dir(root.path());
+        let text = plans::of_lengths("name = \"lab\"", &["10s"]);
+        let (plan, _) = check::read(&text, &[]).unwrap();
+        let (points, trials) = (plan.points(), schedule::trials(&plan));
+        let progress = Progress::new(true, 1);
+        let parts = TrialSchedule::of(&points[0].plan);
+        let mut progress =
+            progress.trial_start(0, &trials[0], "lab", parts, (Duration::ZERO, None));
+        let mut guest = GuestTrial::new(KEY, &points[0], &dir, (Engine::Uml, root.path()));
+        for _ in 0..2 {
+            guest.handle(wire::LabMessage { of: None }, &mut progress).unwrap();
+        }
+        let unknown = "the guest sent a message of a type that this version does not know";
+        assert_eq!(guest.errors, [unknown], "once");
+    }
 
     #[test]
     fn judges_a_busy_guest() {

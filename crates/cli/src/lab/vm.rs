@@ -1,6 +1,6 @@
 //! The lab's virtual machine: one boot runs one trial, or opens a shell.
 
-use std::io::{BufWriter, Read as _, Write as _};
+use std::io::{self, BufWriter, Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use ccbench_proto::wire;
 use prost::Message as _;
 use tokio::process::Child;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tracing::{debug, info};
 
 use super::error::LabError;
@@ -154,7 +155,7 @@ impl VmImage {
     }
 
     /// Writes the userland and another archive, one after the other, which the kernel unpacks in this order.
-    fn write_initramfs(&self, more: &cpio::Archive, path: &Path) -> std::io::Result<()> {
+    fn write_initramfs(&self, more: &cpio::Archive, path: &Path) -> io::Result<()> {
         let mut out = BufWriter::new(std::fs::File::create(path)?);
         out.write_all(&self.userland)?;
         more.write(&mut out)?;
@@ -205,6 +206,36 @@ pub struct Vm {
     child: Child,
 }
 
+/// Reads the messages of a running virtual machine. Dropping it ends the machine.
+pub struct VmReader(JoinSet<Result<(), LabError>>);
+
+impl VmReader {
+    /// Waits until the machine has ended.
+    ///
+    /// # Errors
+    /// The machine ended before [`wire::LabDone`]. The error has the last lines of its console.
+    pub async fn ended(mut self) -> Result<(), LabError> {
+        match self.0.join_next().await {
+            Some(ended) => ended?,
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the machine. Its files are not in use afterwards.
+    pub async fn kill(mut self) {
+        self.0.shutdown().await;
+    }
+}
+
+/// Maximum number of bytes that are read at once from the file of the guest's messages. While the recorder is slow, the rest stays
+/// in the file.
+const READ_BYTES: u64 = 1 << 20;
+
+/// Reads the next part of the guest's messages. Returns its length; [`READ_BYTES`] means that there may be more.
+fn read_part(messages: &mut impl Read, buffer: &mut Vec<u8>) -> io::Result<u64> {
+    Ok(messages.take(READ_BYTES).read_to_end(buffer)? as u64)
+}
+
 /// How often new messages of the guest are read from their file.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// A guest that sends no message for this long hangs, or one of its processes spins. Even a slow guest sends samples many times a
@@ -218,11 +249,18 @@ fn message_timeout() -> Duration {
 }
 
 impl Vm {
+    /// Starts to read the guest's messages.
+    pub fn read(self, send: mpsc::Sender<wire::LabMessage>) -> VmReader {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(self.follow(send));
+        VmReader(tasks)
+    }
+
     /// Forwards the guest's messages until the virtual machine ends.
     ///
     /// # Errors
     /// The virtual machine ended before [`wire::LabDone`]. The error has the last lines of its console.
-    pub async fn follow(mut self, send: mpsc::Sender<wire::LabMessage>) -> Result<(), LabError> {
+    async fn follow(mut self, send: mpsc::Sender<wire::LabMessage>) -> Result<(), LabError> {
         let path = self.files.messages.clone();
         let io = LabError::io("read", &path);
         let mut messages = std::fs::File::open(&path).map_err(&io)?;
@@ -232,9 +270,7 @@ impl Vm {
         loop {
             // Check this before reading the file, so that everything that the guest wrote before its end is read.
             let ended = self.child.try_wait().map_err(&io)?;
-            if messages.read_to_end(&mut buffer).map_err(&io)? > 0 {
-                last_message = clock::now();
-            }
+            let part_bytes = read_part(&mut messages, &mut buffer).map_err(&io)?;
             let mut rest = buffer.as_slice();
             while let Some(message) = wire::next_lab_message(&mut rest) {
                 let message =
@@ -247,7 +283,12 @@ impl Vm {
             }
             let read = buffer.len() - rest.len();
             buffer.drain(..read);
+            if part_bytes > 0 {
+                // A slow recorder may have taken long for these messages, in which the guest is not silent.
+                last_message = clock::now();
+            }
             match ended {
+                _ if part_bytes == READ_BYTES => {}
                 Some(_) if done => return Ok(()),
                 Some(status) => return Err(self.error(format!("ended with {status}"))),
                 None if clock::since(last_message) > limit => {
@@ -327,6 +368,22 @@ fn last_lines(text: &str, lines: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_backlog_of_messages_is_read_in_parts() {
+        let mut backlog = io::repeat(7).take(2 * READ_BYTES + 5);
+        let (mut parts, mut buffer) = (vec![], vec![]);
+        loop {
+            let part_bytes = read_part(&mut backlog, &mut buffer).unwrap();
+            assert_eq!(buffer.len() as u64, part_bytes);
+            parts.push(part_bytes);
+            buffer.clear();
+            if part_bytes < READ_BYTES {
+                break;
+            }
+        }
+        assert_eq!(parts, [READ_BYTES, READ_BYTES, 5]);
+    }
 
     #[test]
     fn last_lines_of_a_console() {
