@@ -58,18 +58,18 @@ pub fn version() -> Result<String, LabError> {
 }
 
 impl VmConfig {
-    /// Starts QEMU, on a given CPU if there is one.
+    /// Starts QEMU, on a given CPU if there is one. Its own messages go to `errors`: nobody would read a pipe, which may fill up.
     ///
     /// # Errors
     /// It cannot be started.
     #[expect(clippy::disallowed_methods, reason = "starts QEMU")]
-    pub fn start(&self, cpu: Option<usize>) -> Result<Child, LabError> {
+    pub fn start(&self, cpu: Option<usize>, errors: std::fs::File) -> Result<Child, LabError> {
         let mut command = Command::new(QEMU);
         command
             .args(self.arguments())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::piped())
+            .stderr(errors)
             .process_group(0)
             .kill_on_drop(true);
         let started = match cpu {

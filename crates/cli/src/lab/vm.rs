@@ -132,7 +132,11 @@ impl VmImage {
             .map_err(LabError::io("write", &files.initramfs))?;
         std::fs::write(&files.messages, []).map_err(LabError::io("write", &files.messages))?;
         let child = match engine {
-            Engine::Qemu => self.qemu(&files, seed, dilation.unwrap_or(1)).start(resources.cpu)?,
+            Engine::Qemu => {
+                let errors = std::fs::File::create(&files.errors)
+                    .map_err(LabError::io("write", &files.errors))?;
+                self.qemu(&files, seed, dilation.unwrap_or(1)).start(resources.cpu, errors)?
+            }
             Engine::Uml => {
                 let console = std::fs::File::create(&files.console)
                     .map_err(LabError::io("write", &files.console))?;
@@ -169,6 +173,8 @@ struct BootFiles {
     initramfs: PathBuf,
     /// The console's output.
     console: PathBuf,
+    /// QEMU's own messages. Those of User-Mode Linux are on the console.
+    errors: PathBuf,
     /// The guest's messages.
     messages: PathBuf,
 }
@@ -178,8 +184,21 @@ impl BootFiles {
         Self {
             initramfs: folder.join("initramfs"),
             console: folder.join("console"),
+            errors: folder.join("errors"),
             messages: folder.join("messages"),
         }
+    }
+
+    /// Returns the console's output, followed by the engine's own messages.
+    fn output(&self) -> String {
+        let text = |path: &Path| {
+            String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
+        };
+        let (mut output, errors) = (text(&self.console), text(&self.errors));
+        if !output.is_empty() && !output.ends_with('\n') && !errors.is_empty() {
+            output.push('\n');
+        }
+        output + &errors
     }
 }
 
@@ -315,20 +334,15 @@ impl Vm {
         rustix::process::kill_process(pid, rustix::process::Signal::USR2).ok()?;
         for _ in 0..20 {
             tokio::time::sleep(POLL_INTERVAL).await;
-            if let Some(process) = uml::running_process(&self.console()) {
+            if let Some(process) = uml::running_process(&self.files.output()) {
                 return Some(process.to_owned());
             }
         }
         None
     }
 
-    fn console(&self) -> String {
-        let console = std::fs::read(&self.files.console).unwrap_or_default();
-        String::from_utf8_lossy(&console).into_owned()
-    }
-
     fn error(&self, reason: String) -> LabError {
-        let console = self.console();
+        let console = self.files.output();
         if self.engine == Engine::Uml
             && let Some(advice) = uml::advice(&console)
         {
@@ -383,6 +397,17 @@ mod tests {
             }
         }
         assert_eq!(parts, [READ_BYTES, READ_BYTES, 5]);
+    }
+
+    #[test]
+    fn why_qemu_does_not_start_is_part_of_the_output() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = BootFiles::in_folder(dir.path());
+        assert_eq!(files.output(), "");
+        std::fs::write(&files.errors, "qemu: no memory\n").unwrap();
+        assert_eq!(files.output(), "qemu: no memory\n");
+        std::fs::write(&files.console, "booting").unwrap();
+        assert_eq!(files.output(), "booting\nqemu: no memory\n");
     }
 
     #[test]
