@@ -270,6 +270,9 @@ pub fn controller(
 /// The certificate or a later one is revoked, the authority of `dir` did not sign it, it cannot be read, or its key is not beside
 /// it.
 pub fn renew(dir: &Path, path: &Path, days: Option<u32>) -> Result<(), PkiError> {
+    let issuer = issuer(dir)?;
+    // A revocation at the same time would not find the renewed certificate.
+    let _lock = tokens::lock(dir)?;
     let earlier = own_certificate(dir, path)?;
     let later = renewals::later(&renewals::read(dir)?, &earlier.serial);
     if revocations::read(dir)?.iter().any(|revoked| later.contains(&revoked.serial)) {
@@ -292,7 +295,7 @@ pub fn renew(dir: &Path, path: &Path, days: Option<u32>) -> Result<(), PkiError>
         return Err(PkiError::OtherKey(key_path));
     }
     let order = Order { name: &earlier.name, hosts: &earlier.hosts, scopes, usage, days };
-    let renewed = sign(&order, &key, &issuer(dir)?)?;
+    let renewed = sign(&order, &key, &issuer)?;
     let later = Certificate::from_pem(renewed.as_bytes()).map_err(unreadable(path))?;
     // Must happen before the earlier certificate is replaced, because only that file contains its serial number.
     renewals::add(dir, &earlier.serial, &later.serial)?;
@@ -306,6 +309,8 @@ pub fn renew(dir: &Path, path: &Path, days: Option<u32>) -> Result<(), PkiError>
 /// A certificate cannot be read, another authority signed it, it is the authority's own, or `dir` holds no authority.
 pub fn revoke(dir: &Path, certificates: &[PathBuf]) -> Result<PathBuf, PkiError> {
     let issuer = issuer(dir)?;
+    // Of two commands at the same time, one would replace the record of the other.
+    let _lock = tokens::lock(dir)?;
     let revoked = certificates.iter().map(|path| own_certificate(dir, path));
     let revoked = revoked.collect::<Result<Vec<_>, _>>()?;
     revocations::add(dir, &revoked)?;

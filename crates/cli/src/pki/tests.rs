@@ -172,6 +172,33 @@ fn no_certificate_is_issued_over_another() {
 }
 
 #[test]
+fn commands_at_the_same_time_lose_no_renewal_and_no_revocation() {
+    const COMMANDS: usize = 8;
+    let dir = tempfile::tempdir().unwrap();
+    let pki = &authority_in(&dir);
+    let one = |nth| controller(pki, &format!("c{nth}"), &[], None).unwrap().join("controller.pem");
+    let paths: Vec<PathBuf> = (0..COMMANDS).map(one).collect();
+    let serials = || paths.iter().map(|path| certificate(path).unwrap().serial);
+    let at_once = |command: &(dyn Fn(&PathBuf) + Sync)| {
+        let start = &std::sync::Barrier::new(COMMANDS);
+        std::thread::scope(|scope| {
+            for path in &paths {
+                scope.spawn(move || {
+                    start.wait();
+                    command(path);
+                });
+            }
+        });
+    };
+    let mut all: Vec<Vec<u8>> = serials().collect();
+    at_once(&|path: &PathBuf| renew(pki, path, None).unwrap());
+    all.extend(serials());
+    at_once(&|path: &PathBuf| drop(revoke(pki, std::slice::from_ref(path)).unwrap()));
+    let revoked = revoked_serials(pki);
+    assert!(all.iter().all(|serial| revoked.contains(serial)), "{all:?} {revoked:?}");
+}
+
+#[test]
 fn only_what_the_authority_signed_is_renewed_and_revoked() {
     let dir = tempfile::tempdir().unwrap();
     let pki = authority_in(&dir);

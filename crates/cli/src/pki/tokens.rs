@@ -64,8 +64,11 @@ pub(super) enum RedeemError {
     Authority(#[from] PkiError),
 }
 
-/// Locks the record. Only one process at a time may change it.
-fn lock(dir: &Path) -> Result<File, PkiError> {
+/// Locks the records of tokens, renewals and revocations. Only one process at a time may change them.
+///
+/// # Errors
+/// The lock file cannot be created.
+pub(super) fn lock(dir: &Path) -> Result<File, PkiError> {
     let path = dir.join("tokens.lock");
     let open = || -> io::Result<File> {
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;
