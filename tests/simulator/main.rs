@@ -2,6 +2,8 @@
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::io::Write as _;
+use std::process::Stdio;
 use std::sync::LazyLock;
 
 use ccbench_tests::run_files::{Contents, assert_equal, tables, tables_and_summaries};
@@ -81,6 +83,32 @@ const MANY: u32 = 30;
 
 /// The tables of such a run without interruption.
 static UNINTERRUPTED: LazyLock<Contents> = LazyLock::new(|| tables(&run(MANY, &[]).0));
+
+#[test]
+fn a_run_that_prints_its_table_can_be_interrupted() {
+    let bench = Bench::new();
+    let plan = plan_file(&bench, 1);
+    // The table waits for room in this pipe.
+    let (_reader, mut full) = std::io::pipe().unwrap();
+    let bytes = rustix::pipe::fcntl_getpipe_size(&full).unwrap();
+    full.write_all(&vec![b' '; bytes]).unwrap();
+    let mut command = bench.command(&["run", &plan, "--sim"]);
+    let mut run = command.stdout(full).stderr(Stdio::null()).spawn().unwrap();
+    wait_for("the end of the trials", SETUP_TIMEOUT, || {
+        let journal = |dir: std::path::PathBuf| std::fs::read_to_string(dir.join("journal.ndjson"));
+        let mut journals = bench.all_results().into_iter().map(journal);
+        journals.any(|journal| journal.is_ok_and(|text| text.contains("\"run_end\"")))
+    });
+    let pid = Pid::from_raw(i32::try_from(run.id()).unwrap()).unwrap();
+    let mut status = None;
+    // The command may not yet have come to the table.
+    wait_for("the end of the command", SETUP_TIMEOUT, || {
+        kill_process(pid, Signal::INT).unwrap();
+        status = run.try_wait().unwrap();
+        status.is_some()
+    });
+    assert_eq!(status.unwrap().code(), Some(130));
+}
 
 #[test]
 fn fills_the_bottleneck_and_the_verdict_is_ok() {

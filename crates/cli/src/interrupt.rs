@@ -1,7 +1,8 @@
 //! SIGINT and SIGTERM end a run in an orderly way: running trials are discarded and the nodes are reset.
 
+use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use crate::console::message;
 use crate::exit::ExitCode;
@@ -64,5 +65,38 @@ impl Interrupt {
     /// Returns whether the request was SIGTERM, with which schedulers end jobs.
     pub fn is_termination(&self) -> bool {
         *self.0.borrow() == Some(Request::Terminate)
+    }
+}
+
+/// Lets SIGINT and SIGTERM end the process at once until it is dropped. A process that has caught them once ([`Interrupt`]) ignores
+/// them when its runtime has ended.
+pub struct EndsProcess {
+    /// Dropping it ends the thread.
+    _watched: Option<oneshot::Sender<()>>,
+}
+
+impl EndsProcess {
+    /// Waits for the signals in a thread. If it cannot start, the signals stay without effect.
+    pub fn start() -> Self {
+        let (send, dropped) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("signals".to_owned());
+        let started = thread.spawn(move || {
+            let Ok(runtime) = Builder::new_current_thread().enable_all().build() else { return };
+            if runtime.block_on(signalled(dropped)) {
+                std::process::exit(ExitCode::Interrupted.number());
+            }
+        });
+        Self { _watched: started.is_ok().then_some(send) }
+    }
+}
+
+/// Returns true at SIGINT or SIGTERM, or false when nobody wants to know any more.
+async fn signalled(dropped: oneshot::Receiver<()>) -> bool {
+    let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
+    let (Ok(mut sigint), Ok(mut sigterm)) = signals else { return false };
+    tokio::select! {
+        _ = sigint.recv() => true,
+        _ = sigterm.recv() => true,
+        _ = dropped => false,
     }
 }

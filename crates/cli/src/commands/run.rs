@@ -21,7 +21,7 @@ use crate::console::{message, print_json, terminal_width};
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::experiment::{Experiment, ExperimentOptions};
-use crate::interrupt::Interrupt;
+use crate::interrupt::{EndsProcess, Interrupt};
 use crate::lab::Lab;
 use crate::lab::engine::{self, LabRequest};
 use crate::plan_source::{LoadedPlan, PlanSource};
@@ -160,7 +160,9 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
             // Either the rules need a table that is damaged, or all trials seem finished. Checks all tables, which takes time, so
             // that damaged trials are repeated.
             first => {
-                dir.check(|_| true);
+                let checked = Arc::clone(&dir);
+                // In this thread, it would delay the reaction to signals.
+                blocking(move || checked.check(|_| true)).await;
                 let known = first.as_ref().map(|(_, repetition)| repetition);
                 remaining_trials(&experiment, &dir, args.retry_failed, known).await?
             }
@@ -438,7 +440,10 @@ pub fn conclude(
 ) -> Result<Conclusion, CliError> {
     let CompletedRun { dir, result, recorded, views } = completed;
     // Done even after an error: a full disk must not hide the committed trials.
-    let conclusion = summarize_run(&dir, tables, args.options.json, args.options.strict);
+    let conclusion = {
+        let _ends = EndsProcess::start();
+        summarize_run(&dir, tables, args.options.json, args.options.strict)
+    };
     if matches!(result, Err(BackendError::Interrupted)) {
         // The directory contains all other options that matter.
         let pki = args.options.tls.pki.as_ref();
