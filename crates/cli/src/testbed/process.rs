@@ -14,7 +14,7 @@ use tracing::{info, warn};
 
 use crate::exit::ExitCode;
 use crate::file::FileError;
-use crate::paths::{agent_binary, state_root};
+use crate::paths::{agent_binary, check_state_root, state_root};
 
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -193,6 +193,7 @@ fn make_private_dir(dir: &Path) -> Result<std::fs::File, FileError> {
     // `ccbench clean` and other testbeds may remove the folder before it is locked. In that case, create it again.
     for _ in 0..100 {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(&fail)?;
+        check_state_root().map_err(&fail)?;
         let Ok(lock) = std::fs::File::open(dir) else { continue };
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)
             .map_err(|e| fail(e.into()))?;
