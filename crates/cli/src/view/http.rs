@@ -2,7 +2,9 @@
 //! own script.
 
 use std::convert::Infallible;
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -226,8 +228,10 @@ impl Shared {
         if request.method() != Method::GET {
             return text(StatusCode::METHOD_NOT_ALLOWED, "only GET is allowed\n");
         }
-        match page {
-            "" if socket::connect(&socket::name(&self.dir)).is_ok() => self.live_page(),
+        let page = page.to_owned();
+        let is_running = page.is_empty() && connect(&self.dir).await.is_ok();
+        match page.as_str() {
+            "" if is_running => self.live_page(),
             "" | "report" => self.report(state).await,
             "events" => self.events(state),
             "metrics" => self.metrics().await,
@@ -280,10 +284,10 @@ impl Shared {
 
     /// Answers a scrape of Prometheus while the run is in progress.
     async fn metrics(&self) -> Answer {
-        let dir = self.dir.clone();
+        let stream = connect(&self.dir).await.ok();
         // Must not block this thread, which may serve the other end of the socket.
         let update = spawn_blocking(move || {
-            let stream = socket::connect(&socket::name(&dir)).ok()?;
+            let stream = stream?;
             stream.set_read_timeout(Some(STALL_TIMEOUT)).ok()?;
             socket::first_update(stream)
         });
@@ -312,6 +316,14 @@ const fn header(value: &'static str) -> hyper::header::HeaderValue {
     hyper::header::HeaderValue::from_static(value)
 }
 
+/// Connects to the run's socket. Waits in another thread for a place in its queue, because this thread may be the one that accepts
+/// what is in the queue.
+async fn connect(dir: &Path) -> io::Result<UnixStream> {
+    let name = socket::name(dir);
+    let connected = spawn_blocking(move || socket::connect(&name)).await;
+    connected.unwrap_or_else(|panicked| Err(io::Error::other(panicked)))
+}
+
 /// Sends the run's updates as events, and the event `end` at its end.
 async fn relay(
     shared: Arc<Shared>,
@@ -335,7 +347,7 @@ async fn relay(
 }
 
 async fn forward(dir: &Path, send: &mpsc::Sender<Result<Frame<Bytes>, Infallible>>) -> CloseReason {
-    let connected = socket::connect(&socket::name(dir)).and_then(|stream| {
+    let connected = connect(dir).await.and_then(|stream| {
         stream.set_nonblocking(true)?;
         net::UnixStream::from_std(stream)
     });

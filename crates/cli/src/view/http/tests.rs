@@ -9,7 +9,9 @@ use ccbench_tests::wait_for;
 use crate::live::Live;
 use crate::live::trial::TrialFacts;
 use crate::live::update::Update;
+use crate::view::http::Site;
 use crate::view::server::Server;
+use crate::view::socket;
 
 /// A run without results, and its page.
 struct Served {
@@ -143,4 +145,33 @@ fn a_page_that_does_not_read_delays_no_other() {
     let silent = served.send("GET", &format!("{}events", served.path), &served.host);
     assert_eq!(served.follow().0.run.running.len(), 1);
     drop(silent);
+}
+
+#[test]
+fn a_full_queue_of_the_runs_socket_delays_no_other_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = socket::bind(dir.path()).unwrap();
+    // The queue has room for one connection.
+    rustix::net::listen(&run, 0).unwrap();
+    let _queued = socket::connect(&socket::name(dir.path())).unwrap();
+    let site = Site::bind(dir.path()).unwrap();
+    let url = site.url();
+    let (host, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(site.serve());
+    });
+    let send = |path: &str| {
+        let mut stream = TcpStream::connect(host).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        write!(stream, "GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
+            .unwrap();
+        stream
+    };
+    let waiting = send(path);
+    for _ in 0..2 {
+        assert_eq!(response(send("")).0, 403, "without the token");
+    }
+    let _accepted = run.accept().unwrap();
+    assert_eq!(response(waiting).0, 200, "the live page");
 }
