@@ -20,12 +20,12 @@ pub fn state_root() -> PathBuf {
     }
 }
 
-/// Checks that no other user can replace what is in the [`state_root`], such as the sockets of agents.
+/// Checks that no other user can replace what is in a [`state_root`], such as the sockets of agents.
 ///
 /// # Errors
 /// The directory does not exist, or another user has made it or can change it.
-pub fn check_state_root() -> io::Result<()> {
-    check_owner(&state_root(), &std::env::temp_dir())
+pub fn check_state_root(root: &Path) -> io::Result<()> {
+    check_owner(root, &std::env::temp_dir())
 }
 
 /// Checks the owner of a directory in the directory `shared`, where every user can create it first. Others are the user's choice.
@@ -70,10 +70,11 @@ pub fn agent_binary() -> PathBuf {
 
 /// Returns the folders of the running experiments, newest last.
 pub fn running() -> Vec<PathBuf> {
-    if check_state_root().is_err() {
+    let root = state_root();
+    if check_state_root(&root).is_err() {
         return vec![];
     }
-    let mut dirs: Vec<PathBuf> = std::fs::read_dir(state_root())
+    let mut dirs: Vec<PathBuf> = std::fs::read_dir(root)
         .into_iter()
         .flatten()
         .flatten()

@@ -102,14 +102,7 @@ impl Testbed {
         let sockets = process.ready.nodes.iter();
         let sockets =
             sockets.map(|(name, node)| (name.clone(), Address::Socket(node.socket.clone())));
-        let agents = match Agents::connect(sockets.collect(), None).await {
-            Ok(agents) => agents,
-            Err(error) => {
-                // Dropping it would leave its directory behind.
-                process.stop().await;
-                return Err(error.into());
-            }
-        };
+        let agents = Agents::connect(sockets.collect(), None).await?;
         let topology = Topology::build(plan);
         let address = |name: &String| Some((name.clone(), topology.address(name)?.to_string()));
         let addresses = plan.nodes.keys().filter_map(address).collect();

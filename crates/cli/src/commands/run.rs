@@ -259,8 +259,16 @@ impl PlanRun<'_> {
         let experiment = self.experiment;
         match choice {
             BackendChoice::Testbed => {
-                let testbed = Testbed::open(experiment).await?;
-                testbed.check_access(experiment).await?;
+                let open = async {
+                    let testbed = Testbed::open(experiment).await?;
+                    testbed.check_access(experiment).await?;
+                    Ok::<_, BackendError>(testbed)
+                };
+                let testbed = tokio::select! {
+                    opened = open => opened?,
+                    // Dropping a testbed of this machine ends it.
+                    () = interrupt.requested() => return Err(BackendError::Interrupted.into()),
+                };
                 self.run_on(testbed, interrupt).await
             }
             BackendChoice::Lab(options) => {

@@ -1,7 +1,7 @@
 //! The testbed on this machine: a child process, `ccbench-agent testbed`, that holds all network namespaces. It exits when its
 //! standard input closes, so it never outlives the controller, even a killed one.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -79,9 +79,8 @@ pub struct TestbedProcess {
     child: Child,
     /// Closing it ends the process.
     stdin: ChildStdin,
-    dir: PathBuf,
-    /// Held while this process lives, because `ccbench clean` removes only folders that nobody locks.
-    _lock: std::fs::File,
+    /// Comes after the process, which is to end first.
+    _dir: StateDir,
     /// The process's report at its start.
     pub ready: Ready,
     /// Receives a line whenever an agent dies.
@@ -95,12 +94,12 @@ impl TestbedProcess {
     /// The process cannot be started, or it reports an error.
     #[expect(clippy::disallowed_methods, reason = "starts the agent")]
     pub async fn start(plan_toml: &str, id: &str, rootless: bool) -> Result<Self, TestbedError> {
-        let dir = state_root().join(id);
-        info!(dir = %dir.display(), rootless, "build the testbed");
-        let lock = make_private_dir(&dir)?;
+        let path = state_root().join(id);
+        info!(dir = %path.display(), rootless, "build the testbed");
+        let dir = StateDir::make(path)?;
         let agent = agent_binary();
         let mut command = Command::new(&agent);
-        command.arg("testbed").arg("--dir").arg(&dir);
+        command.arg("testbed").arg("--dir").arg(&dir.path);
         if rootless {
             command.arg("--rootless");
         }
@@ -108,10 +107,8 @@ impl TestbedProcess {
         // orderly way.
         command.process_group(0).kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().map_err(|source| {
-            remove(&dir);
-            TestbedError::Start { path: agent, source }
-        })?;
+        let mut child =
+            command.spawn().map_err(|source| TestbedError::Start { path: agent, source })?;
         let (Some(mut stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(TestbedError::NoPipes);
         };
@@ -120,7 +117,7 @@ impl TestbedProcess {
         let ready = match ready(&text, &mut stdin, &mut lines, START_TIMEOUT).await {
             Ok(ready) => ready,
             Err(error) => {
-                end(&mut child, stdin, &dir).await;
+                end(&mut child, stdin).await;
                 return Err(error);
             }
         };
@@ -132,12 +129,12 @@ impl TestbedProcess {
                 }
             }
         });
-        Ok(Self { child, stdin, dir, _lock: lock, ready, deaths })
+        Ok(Self { child, stdin, _dir: dir, ready, deaths })
     }
 
     /// Ends the process and everything in its namespaces, and waits for it to exit.
     pub async fn stop(mut self) {
-        end(&mut self.child, self.stdin, &self.dir).await;
+        end(&mut self.child, self.stdin).await;
     }
 }
 
@@ -161,9 +158,9 @@ async fn ready(
     if ready.ready { Ok(ready) } else { Err(TestbedError::Build(ready.error)) }
 }
 
-/// Closes the process's input, waits for it to exit, and removes its directory. Logs what fails, because the trials are over or the
-/// testbed's own error is the one to report.
-async fn end(child: &mut Child, stdin: ChildStdin, dir: &Path) {
+/// Closes the process's input and waits for it to exit. Logs what fails, because the trials are over or the testbed's own error is the
+/// one to report.
+async fn end(child: &mut Child, stdin: ChildStdin) {
     drop(stdin);
     let ended = match timeout(STOP_TIMEOUT, child.wait()).await {
         Ok(ended) => ended.map(drop),
@@ -172,36 +169,46 @@ async fn end(child: &mut Child, stdin: ChildStdin, dir: &Path) {
     if let Err(error) = ended {
         warn!("testbed: cannot end the process: {error}");
     }
-    remove(dir);
 }
 
-/// Removes the testbed's directory.
-fn remove(dir: &Path) {
-    match std::fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            let dir = dir.display();
-            warn!("testbed: cannot remove {dir}: {error}; `ccbench clean` removes it");
+/// The testbed's directory, which is removed on drop.
+struct StateDir {
+    path: PathBuf,
+    /// Held while this process lives, because `ccbench clean` removes only folders that nobody locks.
+    _lock: std::fs::File,
+}
+
+impl StateDir {
+    /// Creates the directory and locks it.
+    fn make(path: PathBuf) -> Result<Self, FileError> {
+        use std::os::unix::fs::DirBuilderExt;
+        let fail = FileError::of("make the state directory", &path);
+        // `ccbench clean` and other testbeds may remove the folder before it is locked. In that case, create it again.
+        for _ in 0..100 {
+            let mut builder = std::fs::DirBuilder::new();
+            builder.recursive(true).mode(0o700).create(&path).map_err(&fail)?;
+            check_state_root(path.parent().unwrap_or(&path)).map_err(&fail)?;
+            let Ok(lock) = std::fs::File::open(&path) else { continue };
+            rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)
+                .map_err(|e| fail(e.into()))?;
+            if path.exists() {
+                return Ok(Self { path, _lock: lock });
+            }
         }
-        _ => {}
+        Err(fail(std::io::ErrorKind::NotFound.into()))
     }
 }
 
-/// Creates the folder and locks it.
-fn make_private_dir(dir: &Path) -> Result<std::fs::File, FileError> {
-    use std::os::unix::fs::DirBuilderExt;
-    let fail = FileError::of("make the state directory", dir);
-    // `ccbench clean` and other testbeds may remove the folder before it is locked. In that case, create it again.
-    for _ in 0..100 {
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(&fail)?;
-        check_state_root().map_err(&fail)?;
-        let Ok(lock) = std::fs::File::open(dir) else { continue };
-        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)
-            .map_err(|e| fail(e.into()))?;
-        if dir.exists() {
-            return Ok(lock);
+impl Drop for StateDir {
+    fn drop(&mut self) {
+        match std::fs::remove_dir_all(&self.path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                let dir = self.path.display();
+                warn!("testbed: cannot remove {dir}: {error}; `ccbench clean` removes it");
+            }
+            _ => {}
         }
     }
-    Err(fail(std::io::ErrorKind::NotFound.into()))
 }
 
 #[cfg(test)]
@@ -224,6 +231,16 @@ mod tests {
         assert!(matches!(report(b""), Err(TestbedError::Ended)));
         // Not UTF-8.
         assert!(matches!(report(b"\xff\n"), Err(TestbedError::Read(_))));
+    }
+
+    #[test]
+    fn a_state_directory_is_removed_with_its_content() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("testbed");
+        let dir = StateDir::make(path.clone()).unwrap();
+        std::fs::write(path.join("testbed.json"), "{}").unwrap();
+        drop(dir);
+        assert!(!path.exists());
     }
 
     #[test]

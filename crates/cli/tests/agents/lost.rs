@@ -1,10 +1,12 @@
 //! Tests for a node that is lost during a trial.
 
 use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
 use ccbench_proto::wire::{self, run_event::Of};
 use ccbench_results::TrialStatus;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::fake::{self, serve, serve_rebooted, serve_runs};
 use crate::version::{plan_of, run_on};
@@ -58,6 +60,23 @@ fn a_silent_node_ends_the_trial_long_before_its_end() {
     run.kill().unwrap();
     run.wait().unwrap();
     assert!(loss.is_some_and(|line| line.contains("one")));
+}
+
+#[test]
+fn a_run_that_waits_for_its_first_agent_can_be_interrupted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (plan, results) = (dir.path().join("plan.toml"), dir.path().join("results"));
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let one = silent.local_addr().unwrap();
+    std::fs::write(&plan, plan_of(one, serve(vec![fake::done()]))).unwrap();
+    let mut run = Command::new(env!("CARGO_BIN_EXE_ccbench"));
+    run.arg("run").arg(&plan).arg("--out").arg(&results);
+    let mut run = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let _connection = silent.accept().unwrap();
+    kill_process(Pid::from_child(&run), Signal::INT).unwrap();
+    // Not 3, with which the run ends when the agent's time is over.
+    assert_eq!(run.wait().unwrap().code(), Some(130));
+    assert!(!results.exists(), "no trial was begun");
 }
 
 #[test]
