@@ -139,7 +139,7 @@ async fn publish(dir: &Path, url: &str) -> Result<(), CliError> {
     match store.read(JOURNAL).await? {
         Some(found) if found == journal => return Ok(()),
         Some(_) => return Err(other_run(store)),
-        None => check_creation(store, &format!("probes/{}", std::process::id())).await?,
+        None => check_creation(store, &probe_key(dir)).await?,
     }
     create(store, RUN_RECORD, record).await?;
     for (key, file) in files_below(dir, dir)? {
@@ -148,6 +148,13 @@ async fn publish(dir: &Path, url: &str) -> Result<(), CliError> {
         }
     }
     create(store, JOURNAL, journal).await
+}
+
+/// Returns the key of a test object. It has the random name of the temporary directory of the run, because process IDs are equal in
+/// containers: two commands with one key would remove each other's object and refuse the bucket.
+fn probe_key(run: &Path) -> String {
+    let folder = run.parent().and_then(Path::file_name).unwrap_or_default();
+    format!("probes/{}", folder.to_string_lossy())
 }
 
 /// Creates an object. Succeeds if it already exists with the same contents.
@@ -223,6 +230,14 @@ fn print_duplicate(duplicate: &Duplicate, is_repeatable: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_commands_test_a_bucket_with_objects_of_their_own() {
+        let [one, other] = [(), ()].map(|()| Place::of("s3://results").unwrap());
+        let key = |place: &Place| probe_key(&place.root().join("sweep-1"));
+        assert!(key(&one).starts_with("probes/ccbench-merge-"), "{}", key(&one));
+        assert_ne!(key(&one), key(&other));
+    }
 
     #[test]
     fn messages_name_some_trials_and_count_the_others() {
