@@ -21,17 +21,21 @@ pub(super) enum NumberError {
 /// # Errors
 /// The text is not a number in range.
 pub(super) fn scaled(text: &str, digits: u32) -> Result<u64, NumberError> {
-    let unsigned = text.strip_prefix('+').unwrap_or(text);
-    if let Some(rest) = unsigned.strip_prefix('-') {
+    let Some(rest) = text.strip_prefix('-') else {
+        return unsigned(text.strip_prefix('+').unwrap_or(text), digits);
+    };
+    match unsigned(rest, digits) {
         // Some programs print zero as minus zero.
-        return match scaled(rest, digits) {
-            Ok(0) => Ok(0),
-            Ok(_) => Err(NumberError::Negative),
-            Err(_) => Err(NumberError::NotANumber),
-        };
+        Ok(0) => Ok(0),
+        Ok(_) => Err(NumberError::Negative),
+        Err(_) => Err(NumberError::NotANumber),
     }
-    let (mantissa, exponent) = match unsigned.split_once(['e', 'E']) {
-        None => (unsigned, 0),
+}
+
+/// As [`scaled`], for a text without a sign.
+fn unsigned(text: &str, digits: u32) -> Result<u64, NumberError> {
+    let (mantissa, exponent) = match text.split_once(['e', 'E']) {
+        None => (text, 0),
         Some((mantissa, exponent)) => {
             (mantissa, exponent.parse::<i16>().map_err(|_| NumberError::NotANumber)?)
         }
@@ -110,6 +114,10 @@ mod tests {
             ["", ".", "NaN", "inf", "1,5", "1 2", "0x10", "1e", "--1", "1.2.3", "٣", "1e1.5"]
         {
             assert_eq!(scaled(given, 6), Err(NumberError::NotANumber), "{given}");
+        }
+        // As long as a line may be: the sign is not read recursively.
+        for given in ["-".repeat(64 << 10), "+-".repeat(32 << 10)] {
+            assert_eq!(scaled(&given, 6), Err(NumberError::NotANumber));
         }
         assert_eq!(scaled("-1", 6), Err(NumberError::Negative));
         assert_eq!(scaled("18446744073709551616", 0), Err(NumberError::TooLarge));
