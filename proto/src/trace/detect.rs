@@ -50,13 +50,20 @@ pub(super) fn detect(name: &str, text: &str) -> Result<Format, TraceError> {
     }
 }
 
+/// Units of a header's columns in which no format has its rates or times.
+const OTHER_UNITS: [&str; 12] =
+    ["bps", "bit", "bits", "kbps", "kbit", "kbits", "gbps", "gbit", "gbits", "ms", "us", "min"];
+
 /// The format of a header.
 pub(super) fn of_header(columns: &[&str]) -> Option<Format> {
     let lower: Vec<String> = columns.iter().map(|column| column.to_ascii_lowercase()).collect();
     let first = lower.first()?.as_str();
+    let mut words = lower.iter().flat_map(|column| column.split(|c: char| !c.is_alphanumeric()));
     match first {
         "t_us" => Some(Format::Ccbench),
         "keep" | "keep_us" => Some(Format::TheaterQ),
+        // Rates in Mbit/s and times in seconds: other units would be misread.
+        _ if words.any(|word| OTHER_UNITS.contains(&word)) => None,
         "t" | "t_s" | "time" | "time_s" | "seconds" | "timestamp" => Some(Format::Timed),
         _ if lower.len() == 2 && first.starts_with("rate") => Some(Format::Dwell),
         _ => None,
