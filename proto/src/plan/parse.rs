@@ -123,6 +123,8 @@ impl Overrides {
     /// Applies an override. `written` is its key in `[quick]`; `None` for `--set`.
     fn apply(&mut self, table: &mut Table, assignment: &str, written: Option<&str>) {
         match (set::apply(table, assignment), written) {
+            // The levels that are left are written in the text.
+            (Ok(key), None) if set::named_levels(table, &key).is_some() => {}
             (Ok(key), None) => self.set.push(key),
             (Ok(key), Some(written)) => self.quick.extend(quick::moved(table, key, written)),
             (Err((path, reason)), written) => {

@@ -32,8 +32,12 @@ pub fn quick_sets(text: &str, sets: &[String]) -> Option<Vec<String>> {
     let key = |assignment: &str| split_key(split_assignment(assignment)?.0).ok();
     let given: Vec<Vec<String>> = sets.iter().filter_map(|set| key(set)).collect();
     let of_plan = assignments(&table).into_iter().map(|(_, set)| set);
+    // A key inside the value of an override is set afterwards, except for levels, among which only one override may choose.
+    let replaces = |given: &[String], key: &[String]| {
+        if key[0] == "matrix" { overlap(given, key) } else { key.starts_with(given) }
+    };
     let overridden =
-        |set: &String| key(set).is_some_and(|key| given.iter().any(|g| overlap(g, &key)));
+        |set: &String| key(set).is_some_and(|key| given.iter().any(|given| replaces(given, &key)));
     Some(of_plan.filter(|set| !overridden(set)).chain(sets.iter().cloned()).collect())
 }
 
@@ -162,6 +166,20 @@ length = "5s"
         assert_errors("\"links.l.rate\" = \"0bit\"\n", &["1 quick.\"links.l.rate\": is zero"]);
         let varied = &["1 quick.\"links.l.delay\": `long` is not a length of time"];
         assert_errors("\"links.l.delay\" = \"long\"\n", varied);
+    }
+
+    #[test]
+    fn an_override_inside_the_value_of_another_one_replaces_only_its_key() {
+        let text = format!("{PLAN}\"links.l.queue\" = {{ kind = \"codel\", limit = \"9p\" }}\n");
+        let limit = |set: &str| -> (String, usize) {
+            let sets = quick_sets(&text, &[set.to_owned()]).unwrap();
+            let (plan, _) = read(&text, &sets).unwrap_or_else(|problems| panic!("{problems:?}"));
+            (format!("{:?}", plan.plan().links["l"].queue), sets.len())
+        };
+        let (queue, sets) = limit("links.l.queue.limit=7p");
+        assert!(queue.contains("Codel") && queue.contains('7') && sets == 2, "{queue}");
+        let (queue, sets) = limit("links.l.queue={ kind = 'pfifo', limit = '5p' }");
+        assert!(queue.contains("Pfifo") && queue.contains('5') && sets == 1, "{queue}");
     }
 
     #[test]

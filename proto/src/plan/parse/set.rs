@@ -4,8 +4,9 @@ use toml::{Table, Value};
 
 use super::nesting;
 use super::suggest::hint;
-use super::unrun;
+use super::{find, unrun};
 use crate::plan::Queue;
+use crate::plan::expect::level;
 
 /// Tables whose entries the author names. An override never creates an entry, which would be half-filled.
 const NAMED_TABLES: &[(&str, &str)] = &[
@@ -54,6 +55,10 @@ pub(crate) enum SetError {
         "the factor `{factor}` of the matrix sets this key at every point; choose a level with `--set matrix.{factor}=NAME` (levels: {levels})"
     )]
     Varied { factor: String, levels: String },
+    #[error(
+        "the factor `{factor}` of the matrix sets this at every point; set the factor instead: `--set 'matrix.\"{factor}\"=[...]'`"
+    )]
+    VariedByList { factor: String },
     #[error("`matrix` is not a table")]
     MatrixNotATable,
     #[error("the factor has no level `{name}`{hint}")]
@@ -201,7 +206,10 @@ fn element<'t>(
     segment: &str,
 ) -> Result<&'t mut Value, SetError> {
     let (len, name) = (array.len(), join_key(parents));
-    let index: usize = segment.parse().map_err(|_| SetError::NotAnIndex { list: name.clone() })?;
+    let index: Option<usize> = segment.parse().ok();
+    // An element has one name: `00` would differ from `0` where keys are compared.
+    let index = index.filter(|index| index.to_string() == segment);
+    let index = index.ok_or_else(|| SetError::NotAnIndex { list: name.clone() })?;
     array.get_mut(index).ok_or(SetError::NoElement { list: name, len, index })
 }
 
@@ -239,10 +247,14 @@ pub(crate) fn apply(
     let place = || format!("--set {}", key.trim());
     let fail = |why: SetError| (place(), why);
     let segments = split_key(key).map_err(fail)?;
-    let value = parse_value(value);
+    let (text, value) = (value.trim(), parse_value(value));
     if let [matrix, factor] = &segments[..]
         && matrix == "matrix"
     {
+        // A level may have a name that TOML reads as another value, such as `true` or `1e3`.
+        let is_level =
+            named_levels(table, &segments).is_some_and(|levels| levels.contains_key(text));
+        let value = if is_level { Value::String(text.to_owned()) } else { value };
         let before = table.get("matrix").and_then(|matrix| matrix.get(factor));
         let before = before.map(unrun::names).unwrap_or_default();
         choose_levels(table, factor, value).map_err(fail)?;
@@ -258,6 +270,9 @@ pub(crate) fn apply(
                     unrun::mark(table, &factor, &before);
                     return Ok(vec!["matrix".to_owned(), factor]);
                 }
+                Value::Array(_) if replaces(factor, &segments, &value) => {
+                    return Err(fail(SetError::VariedByList { factor: factor.clone() }));
+                }
                 Value::Table(levels) if sets(levels, &segments) => {
                     let levels: Vec<&str> = levels.keys().map(String::as_str).collect();
                     let levels = super::suggest::list(&levels);
@@ -268,6 +283,22 @@ pub(crate) fn apply(
         }
     }
     set_key(table, &segments, value).map(|()| segments).map_err(fail)
+}
+
+/// The levels of a factor, if this is the key of a factor with named levels (`matrix.load`).
+pub(super) fn named_levels<'t>(table: &'t Table, key: &[String]) -> Option<&'t Table> {
+    let [matrix, factor] = key else { return None };
+    let factor = table.get(matrix).filter(|_| matrix == "matrix")?.get(factor)?;
+    factor.as_table()
+}
+
+/// Whether a factor with this name replaces a table around the key, or a key inside the value that the key gets.
+fn replaces(factor: &str, key: &[String], value: &Value) -> bool {
+    let Ok(varied) = split_key(factor) else { return false };
+    match varied.strip_prefix(key) {
+        Some(inside) => find(value, inside).is_some(),
+        None => key.starts_with(&varied),
+    }
 }
 
 /// Whether any level of a factor sets this key, a table around it, or a key inside it.
@@ -286,11 +317,10 @@ fn choose_levels(table: &mut Table, factor: &str, value: Value) -> Result<(), Se
     let Some(matrix) = matrix.as_table_mut() else {
         return Err(SetError::MatrixNotATable);
     };
+    let name = |value: &Value| (!value.is_table() && !value.is_array()).then(|| level(value));
     let names: Option<Vec<String>> = match &value {
-        Value::String(name) => Some(vec![name.clone()]),
-        Value::Integer(name) => Some(vec![name.to_string()]),
-        Value::Array(names) => names.iter().map(|n| n.as_str().map(str::to_owned)).collect(),
-        _ => None,
+        Value::Array(values) => values.iter().map(name).collect(),
+        one => name(one).map(|name| vec![name]),
     };
     match (matrix.get_mut(factor), names) {
         (Some(Value::Table(levels)), Some(names)) => {
@@ -316,4 +346,66 @@ fn choose_levels(table: &mut Table, factor: &str, value: Value) -> Result<(), Se
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table of this text with an override, or the error.
+    fn with(text: &str, assignment: &str) -> Result<Table, SetError> {
+        let mut table: Table = toml::from_str(text).unwrap();
+        apply(&mut table, assignment).map(|_| table).map_err(|(_, why)| why)
+    }
+
+    #[test]
+    fn an_override_that_a_factor_of_values_would_replace_is_refused() {
+        let text = "[links.l]\nrate = '1mbit'\nqueue = { kind = 'codel', limit = '9p' }\n[matrix]\n\
+                    'links.l.queue' = [{ kind = 'codel' }, { kind = 'bfifo', limit = '1bdp' }]\n\
+                    'links.l.delay' = ['1ms', '2ms']\n";
+        let around = Err(SetError::VariedByList { factor: "links.l.queue".to_owned() });
+        assert_eq!(with(text, "links.l.queue.limit=5p"), around);
+        let inside = Err(SetError::VariedByList { factor: "links.l.delay".to_owned() });
+        assert_eq!(with(text, "links.l={ rate = '2mbit', delay = '9ms' }"), inside);
+        with(text, "links.l={ rate = '2mbit' }").unwrap();
+        with(text, "links.l.rate=2mbit").unwrap();
+    }
+
+    #[test]
+    fn levels_may_have_names_that_toml_reads_as_other_values() {
+        let text = "[matrix.ecn]\ntrue = {}\nfalse = {}\n1 = {}\n5 = {}\n1e3 = {}\n";
+        let left = |set: &str| -> Vec<String> {
+            let table = with(text, &format!("matrix.ecn={set}")).unwrap();
+            table["matrix"]["ecn"].as_table().unwrap().keys().cloned().collect()
+        };
+        assert_eq!([left("true"), left("1e3"), left("5")], [["true"], ["1e3"], ["5"]]);
+        assert_eq!([left("[1, 5]"), left("[5, false]")], [["1", "5"], ["false", "5"]]);
+        let unknown = with(text, "matrix.ecn=7").unwrap_err();
+        assert!(matches!(unknown, SetError::UnknownLevel { .. }), "{unknown}");
+    }
+
+    #[test]
+    fn a_problem_of_a_level_that_is_left_has_its_line() {
+        let text = "name = 't'\n[nodes]\na = {}\nb = {}\n[wires]\nw = ['a', 'b']\n[flows.f]\nfrom = 'a'\nto = 'b'\n\
+                    [[phases]]\nname = 'p'\nlength = '5s'\nflows = ['f']\n[matrix.load]\nlight = {}\n\
+                    heavy = { 'flows.f.count' = 'many' }\n";
+        for sets in [vec![], vec!["matrix.load=heavy".to_owned()]] {
+            let problems = crate::plan::check::read(text, &sets).unwrap_err();
+            let wrong: Vec<_> = problems
+                .iter()
+                .filter(|found| found.path.starts_with("matrix.load.heavy"))
+                .collect();
+            assert!(wrong.len() == 1 && !wrong[0].reason.contains("--set"), "{problems:?}");
+            assert_eq!(wrong[0].line, Some(16));
+        }
+    }
+
+    #[test]
+    fn an_element_of_a_list_has_one_name() {
+        let text = "[[phases]]\nlength = '1s'\n[matrix]\n'phases.0.length' = ['1s', '2s']\n";
+        let list = "phases".to_owned();
+        assert_eq!(with(text, "phases.00.length=3s"), Err(SetError::NotAnIndex { list }));
+        let table = with(text, "phases.0.length=3s").unwrap();
+        assert_eq!(table["matrix"]["phases.0.length"].as_array().map(Vec::len), Some(1));
+    }
 }
