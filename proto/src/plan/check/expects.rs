@@ -94,6 +94,11 @@ pub(super) fn places(
             problems.error_from(&place, &reads, "is a list; name one level");
             continue;
         }
+        if value.as_array().is_some_and(Vec::is_empty) {
+            let why = "is an empty list, which selects no point; name a level, or leave it out";
+            problems.error_from(&place, &reads, why);
+            continue;
+        }
         let known = names(factor, known);
         let known: Vec<&str> = known.iter().map(String::as_str).collect();
         for level in levels(value) {

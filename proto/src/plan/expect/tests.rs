@@ -233,6 +233,16 @@ const WRONG: &[(&str, &str, &str)] = &[
     ),
     (
         "below = \"20ms\"",
+        "below = 2\nwhere = { queue = \"large\" }\nover = { where = { queue = \"large\" } }",
+        "expect.0.over: selects the same number",
+    ),
+    (
+        "below = \"20ms\"",
+        "below = \"20ms\"\nwhere = { queue = [] }",
+        "expect.0.where.queue: is an empty list, which selects no point",
+    ),
+    (
+        "below = \"20ms\"",
         "below = 2\nover = { phse = \"loaded\" }",
         "expect.0.over.phse: is not a key of `over`; did you mean `phase`?",
     ),
