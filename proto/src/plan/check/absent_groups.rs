@@ -1,5 +1,5 @@
-//! Rules, comparisons and claims about flow groups at points where these do not run: rules of `repeat` and comparisons would never
-//! be decided there, and claims are not measured.
+//! Rules, comparisons and claims about flow groups at points where these do not run, or have no such flow: rules of `repeat` and
+//! comparisons would never be decided there, and claims are not measured.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,6 +26,8 @@ pub(super) struct GroupNumber {
     /// Its place in the plan.
     place: Vec<String>,
     group: String,
+    /// The flow's number in the group; `None`: about the whole group.
+    flow: Option<u32>,
     /// Alternatives: its points have the levels of one of them.
     at: Vec<Selected>,
     /// For a comparison of points of a design: the points that have a pair.
@@ -45,7 +47,9 @@ pub(super) fn group_numbers(plan: &Plan) -> Vec<GroupNumber> {
     let mut add = |place: &[&str], number: &Numbered, (at, paired): (Vec<Selected>, _)| {
         let Some(group) = group_of(number) else { return };
         let place = place.iter().map(|segment| (*segment).to_owned()).collect();
-        let number = GroupNumber { place, group, at, paired };
+        let flow = number.subject.strip_prefix(&format!("{group}/"));
+        let flow = flow.and_then(|flow| flow.parse().ok());
+        let number = GroupNumber { place, group, flow, at, paired };
         if !found.contains(&number) {
             found.push(number);
         }
@@ -88,7 +92,7 @@ pub(super) fn group_numbers(plan: &Plan) -> Vec<GroupNumber> {
     found
 }
 
-/// Reports the numbers of groups that run only at points other than this one.
+/// Reports the numbers of groups that run only at points other than this one, and of flows that their groups do not have here.
 pub(super) fn check(
     point: &Plan,
     levels: &[(String, String)],
@@ -97,19 +101,22 @@ pub(super) fn check(
 ) {
     for number in numbers {
         let group = number.group.as_str();
-        let is_absent = |flow| !is_scheduled(point, group, flow);
-        let runs_elsewhere =
-            problems.runs_at_a_point(group) && point.flows.get(group).is_some_and(is_absent);
-        if !runs_elsewhere || !number.is_about(levels) {
+        let Some(flow) = point.flows.get(group) else { continue };
+        let (what, fix) = if is_scheduled(point, group, flow) {
+            let Some(missing) = number.flow.filter(|nth| *nth >= flow.count) else { continue };
+            let last = flow.count.saturating_sub(1);
+            (format!("flow {missing} of `{group}`, whose last one is {last}"), "name another flow")
+        } else if problems.runs_at_a_point(group) {
+            (format!("`{group}`, which does not run at this point"), "select points with `where`")
+        } else {
+            continue;
+        };
+        if !number.is_about(levels) {
             continue;
         }
         let place: Vec<&str> = number.place.iter().map(String::as_str).collect();
         let reads: [&[&str]; 4] = [&place, &["flows", group], PHASE_FLOWS, &["matrix"]];
-        let why = |result: &str| {
-            format!(
-                "is about `{group}`, which does not run at this point: {result} there; select points with `where`"
-            )
-        };
+        let why = |result: &str| format!("is about {what}: {result} there; {fix}");
         if place.first() == Some(&"expect") {
             problems.warning_from(&place, &reads, why("the claim is not measured"));
         } else {
@@ -161,6 +168,29 @@ mod tests {
         assert_eq!(of("group = \"web\", where = { load = [\"alone\", \"beside\"] }"), expected);
         assert_eq!(of("group = \"web\", where = { load = \"beside\" }"), [""; 0]);
         assert_eq!(of("group = \"bulk\""), [""; 0]);
+    }
+
+    #[test]
+    fn a_flow_that_its_group_does_not_have_is_reported() {
+        let rule = |keys: &str| problems((&until(keys), ""), "");
+        let absent = |at: &str, result: &str| {
+            format!(
+                "{at}: is about flow 1 of `bulk`, whose last one is 0: {result} there; name another flow"
+            )
+        };
+        let never = "it would never be decided";
+        assert_eq!(rule("flow = \"bulk/1\""), [absent("Error repeat.until.0", never)]);
+        assert_eq!(rule("flow = \"bulk/0\""), [""; 0]);
+        let claim = "[[expect]]\nclaim = \"c\"\nmetric = \"throughput\"\nabove = \"1mbit\"\nflow = \"bulk/1\"\n";
+        let found = problems(("repeat = 5", claim), "");
+        assert_eq!(found, [absent("Warning expect.0", "the claim is not measured")]);
+        // At some points only.
+        let counts = "\"flows.bulk.count\" = [1, 2]\n";
+        let found = problems((&until("flow = \"bulk/1\""), ""), counts);
+        let there = absent("Error repeat.until.0", never) + " (at flows.bulk.count=1)";
+        assert_eq!(found, [there]);
+        let at_two = "flow = \"bulk/1\", where = { \"flows.bulk.count\" = 2 }";
+        assert_eq!(problems((&until(at_two), ""), counts), [""; 0]);
     }
 
     const RATES: &str = "\"links.l.rate\" = [\"10mbit\", \"20mbit\"]\n";

@@ -88,10 +88,16 @@ impl MetricSelector<'_> {
             _ => ("flow group", plan.flows.keys().map(String::as_str).collect()),
         };
         let entry = match (scope, name.rsplit_once('/')) {
-            (Scope::Flow, Some((group, number))) if number.parse::<u32>().is_ok() => group,
-            (Scope::Flow, _) => {
+            // Results have no other form of the number, such as `00`.
+            (Scope::Flow, Some((group, number)))
+                if number.parse::<u32>().is_ok_and(|nth| nth.to_string() == number) =>
+            {
+                group
+            }
+            (Scope::Flow, parts) => {
+                let group = parts.map_or(name, |(group, _)| group);
                 let why = format!(
-                    "`{name}` is not a flow; write its group and its number, counted from 0: `\"{name}/0\"`"
+                    "`{name}` is not a flow; write its group and its number, counted from 0: `\"{group}/0\"`"
                 );
                 faults.push((self.at(key), why));
                 return None;
