@@ -208,7 +208,8 @@ fn scaled(
         .map(|&(_, factor)| factor)
         .ok_or_else(|| fail(UNKNOWN_UNIT))?;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if fraction.contains('.') || fraction.len() > 12 || whole.len() > 20 {
+    let has_digits = !whole.is_empty() || !fraction.is_empty();
+    if !has_digits || fraction.contains('.') || fraction.len() > 12 || whole.len() > 20 {
         return Err(fail("the number is malformed"));
     }
     let digits = |s: &str| if s.is_empty() { Ok(0) } else { s.parse::<u128>() };
@@ -456,6 +457,8 @@ mod tests {
         assert!(error("-1mbit".parse()).contains("negative"));
         assert!(error("fast".parse()).contains("does not begin with a number"));
         assert!(error("0.3bit".parse()).contains("finer"));
+        assert!(error(".mbit".parse()).contains("the number is malformed"));
+        assert_eq!(".5mbit".parse(), Ok(Rate(500_000)));
         assert!("101%".parse::<Ppm>().unwrap_err().to_string().contains("100 %"));
         assert!("99999999999tbit".parse::<Rate>().unwrap_err().to_string().contains("too large"));
     }

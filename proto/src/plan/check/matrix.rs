@@ -113,6 +113,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
         let mut keys: Vec<Vec<String>> = Vec::new();
         for (index, level) in levels.iter().enumerate() {
             level_name(name, factor, &levels, index, problems);
+            repeated_keys(level, problems);
             for setting in level.keys.iter().filter(|setting| setting.key.len() > 1) {
                 level_key(&base, setting, &level.keys, problems);
                 if !keys.contains(&setting.key) {
@@ -201,6 +202,20 @@ fn level_name(
                 );
             }
         }
+    }
+}
+
+/// Reports keys of a level that replace the value of another one: the same key written differently, or a table around it.
+fn repeated_keys(level: &Level, problems: &mut Problems) {
+    for (index, Setting { key, place, .. }) in level.keys.iter().enumerate() {
+        let mut earlier = level.keys[..index].iter();
+        let Some(replaced) = earlier.find(|other| other.key.starts_with(key)) else { continue };
+        let path: Vec<&str> = place.iter().map(String::as_str).collect();
+        let other = replaced.place.last().map_or("", String::as_str);
+        let why = format!(
+            "replaces the value of `{other}`, which this level sets too; leave one of them out"
+        );
+        problems.error_from(&path, &[], why);
     }
 }
 
@@ -457,15 +472,15 @@ fn levels_of(point: &Factors) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::plan::check::read;
+    use crate::plan::check::{Severity, read};
+
+    const PLAN: &str = "name = \"t\"\nrepeat = 2\n[nodes]\na = {}\nr = {}\nb = {}\n[wires]\nw = [\"a\", \"r\", \"b\"]\n\
+         [[phases]]\nname = \"p\"\nlength = \"9s\"\nflows = [\"f\"]\n[flows.f]\nfrom = \"a\"\nto = \"b\"\n\
+         [links.l]\nnode = \"r\"\ntoward = \"b\"\nrate = \"10mbit\"\ndelay = \"10ms\"\n";
 
     /// The warnings about the matrix with these lines.
     fn warnings(matrix: &str) -> Vec<String> {
-        let text = format!(
-            "name = \"t\"\nrepeat = 2\n[nodes]\na = {{}}\nr = {{}}\nb = {{}}\n[wires]\nw = [\"a\", \"r\", \"b\"]\n\
-             [links.l]\nnode = \"r\"\ntoward = \"b\"\nrate = \"10mbit\"\ndelay = \"10ms\"\n[flows.f]\nfrom = \"a\"\nto = \"b\"\n\
-             [[phases]]\nname = \"p\"\nlength = \"9s\"\nflows = [\"f\"]\n{matrix}"
-        );
+        let text = format!("{PLAN}{matrix}");
         let (_, found) = read(&text, &[]).unwrap_or_else(|problems| panic!("{problems:?}"));
         let about = found.iter().filter(|problem| problem.path.starts_with("matrix"));
         about.map(ToString::to_string).collect()
@@ -486,6 +501,30 @@ mod tests {
         );
         let why = "sets the same as the level `one`, so their points are equal; use `repeat` for more trials";
         assert_eq!(found, [format!("matrix.queue.other: {why}")]);
+    }
+
+    #[test]
+    fn a_level_sets_a_key_only_once() {
+        for (first, second) in [
+            ("links.l.queue.step", "links.l.queue.step_thresh"),
+            ("links.\\\"l\\\".queue.step_thresh", "links.l.queue.step_thresh"),
+        ] {
+            let text = format!(
+                "{PLAN}[links.l.queue]\nkind = \"dualpi2\"\n[matrix.step]\n\
+                 twice = {{ \"{first}\" = \"1ms\", \"{second}\" = \"2ms\" }}\n"
+            );
+            let problems = read(&text, &[]).unwrap_err();
+            let wrong: Vec<String> = problems
+                .iter()
+                .filter(|problem| problem.severity == Severity::Error)
+                .map(ToString::to_string)
+                .collect();
+            let place = "matrix.step.twice.\"links.l.queue.step_thresh\": replaces the value of";
+            assert!(wrong.len() == 1 && wrong[0].starts_with(place), "{wrong:?}");
+        }
+        // A key inside a table that the same level sets is set afterwards.
+        let inside = "[matrix.queue]\na = { \"links.l.queue\" = { kind = \"codel\" }, \"links.l.queue.limit\" = \"9p\" }\n";
+        assert_eq!(warnings(inside), [""; 0]);
     }
 
     #[test]
