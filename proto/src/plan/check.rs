@@ -280,6 +280,6 @@ fn at_point(plan: &Plan, topology: &Topology, problems: &mut Problems) {
     links::check(plans, topology, problems);
     cc::check(plan, problems);
     flows::check(plans, topology, problems);
-    captures::check(plan, problems);
+    captures::check(plan, topology, problems);
     lints::check(plans, topology, problems);
 }

@@ -167,15 +167,8 @@ fn toward_place(
         return Some((link.node.clone(), format!("the interface toward `{toward}`")));
     }
     let dev = topology.egress(&link.node, toward);
-    if dev.is_none() && !plan.wires.is_empty() {
-        problems.error_from(
-            &path,
-            &[&["wires"], AGENTS],
-            format!(
-                "`{}` has no wire that leads to `{toward}`; join them under [wires]",
-                link.node
-            ),
-        );
+    if dev.is_none() {
+        unreachable(plan, &path, (&link.node, toward), problems);
     }
     Some((link.node.clone(), format!("the interface `{}`", dev?)))
 }
@@ -188,31 +181,53 @@ fn dev_place(
     dev: &str,
     problems: &mut Problems,
 ) -> Option<(String, String)> {
-    let path = ["links", name, "dev"];
+    known_dev((plan, topology), ["links", name], (&link.node, dev), problems)
+        .then(|| (link.node.clone(), format!("the interface `{dev}`")))
+}
+
+/// Whether a node may have the interface that `dev` of this table names; otherwise reports the problem.
+pub(super) fn known_dev(
+    (plan, topology): (&Plan, &Topology),
+    [table, name]: [&str; 2],
+    (node, dev): (&str, &str),
+    problems: &mut Problems,
+) -> bool {
+    let path = [table, name, "dev"];
     if let Some(why) = refuse_dev(dev) {
         problems.error(&path, why);
-        return None;
+        return false;
     }
-    if ours(plan, link) {
-        let devs: Vec<&str> = topology
-            .nodes
-            .get(&link.node)
-            .map(|node| node.interfaces.iter().map(|i| i.dev.as_str()).collect())
-            .unwrap_or_default();
-        if !devs.contains(&dev) {
-            problems.error_from(
-                &path,
-                &[&["wires"], AGENTS, &["links", name, "node"]],
-                format!(
-                    "`{}` has no interface `{dev}`{}",
-                    link.node,
-                    hint(dev, &devs, "interfaces")
-                ),
-            );
-            return None;
-        }
+    if plan.nodes.get(node).is_none_or(|node| node.agent.is_some()) {
+        return true;
     }
-    Some((link.node.clone(), format!("the interface `{dev}`")))
+    let interfaces = topology.nodes.get(node).map(|node| node.interfaces.as_slice());
+    let devs: Vec<&str> =
+        interfaces.unwrap_or_default().iter().map(|interface| interface.dev.as_str()).collect();
+    let is_known = devs.contains(&dev);
+    if !is_known {
+        problems.error_from(
+            &path,
+            &[&["wires"], AGENTS, &[table, name, "node"]],
+            format!("`{node}` has no interface `{dev}`{}", hint(dev, &devs, "interfaces")),
+        );
+    }
+    is_known
+}
+
+/// Reports a node to which no wire of another node leads.
+pub(super) fn unreachable(
+    plan: &Plan,
+    path: &[&str],
+    (node, toward): (&str, &str),
+    problems: &mut Problems,
+) {
+    if !plan.wires.is_empty() {
+        problems.error_from(
+            path,
+            &[&["wires"], AGENTS],
+            format!("`{node}` has no wire that leads to `{toward}`; join them under [wires]"),
+        );
+    }
 }
 
 /// Reports a node that ccbench does not create and that has no address, although it is a destination of traffic or of a route
