@@ -84,7 +84,10 @@ fn shadows(name: &str, cc: &Cc, problems: &mut Problems) {
 
 /// Rejects several sets of parameters for a kernel's congestion control, which has one set for the whole machine.
 fn one_set_of_parameters(plan: &Plan, problems: &mut Problems) {
-    let used = |name: &str| plan.flows.values().any(|flow| flow.cc.as_deref() == Some(name));
+    let of_flows = plan.flows.values().map(|flow| &flow.cc);
+    let all: Vec<&Option<String>> =
+        of_flows.chain(plan.probes.values().map(|probe| &probe.cc)).collect();
+    let used = |name: &str| all.iter().any(|cc| cc.as_deref() == Some(name));
     let kernels: Vec<(&String, &Cc, Instance)> = plan
         .cc
         .iter()
@@ -97,7 +100,7 @@ fn one_set_of_parameters(plan: &Plan, problems: &mut Problems) {
         if let Some((other, ..)) = other {
             problems.error_from(
                 &["cc", name, "params"],
-                &[&["cc", other], &["cc", name], &["flows", "*", "cc"]],
+                &[&["cc", other], &["cc", name], &["flows", "*", "cc"], &["probes", "*", "cc"]],
                 format!(
                     "`cc.{other}` sets other parameters of the kernel's `{}`, but a machine has only one set of them; \
                      compare the two at separate points of the matrix",
@@ -105,5 +108,28 @@ fn one_set_of_parameters(plan: &Plan, problems: &mut Problems) {
                 ),
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::plan::check::read;
+
+    #[test]
+    fn web_servers_share_the_parameters_of_a_kernel_algorithm() {
+        let errors = |params: &str| -> Vec<String> {
+            let text = format!(
+                "name = \"t\"\n[nodes]\na = {{}}\nb = {{}}\n[wires]\nw = [\"a\", \"b\"]\n[flows.f]\nfrom = \"a\"\n\
+                 to = \"b\"\ncc = \"one\"\n[probes.page]\nkind = \"http\"\nbytes = \"1kB\"\nfrom = \"a\"\nto = \"b\"\n\
+                 cc = \"two\"\n[cc.one]\nalgorithm = \"cubic\"\n[cc.two]\nalgorithm = \"cubic\"\nparams = {{ {params} }}\n\
+                 [[phases]]\nname = \"p\"\nlength = \"5s\"\nflows = [\"f\"]\n"
+            );
+            let problems = read(&text, &[]).err().unwrap_or_default();
+            let about = problems.iter().filter(|problem| problem.path.starts_with("cc."));
+            about.map(ToString::to_string).collect()
+        };
+        assert_eq!(errors(""), [""; 0]);
+        let found = errors("x = 1");
+        assert!(found.len() == 1 && found[0].contains("only one set of them"), "{found:?}");
     }
 }
