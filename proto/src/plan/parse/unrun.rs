@@ -4,6 +4,7 @@
 use toml::{Table, Value};
 
 use crate::plan::expect::{level, levels};
+use crate::plan::repeat::FEWEST_VALUES;
 
 /// The names of a factor's levels.
 pub(super) fn names(factor: &Value) -> Vec<String> {
@@ -42,8 +43,28 @@ pub(super) fn mark(table: &mut Table, factor: &str, before: &[String]) {
             claim.insert("skip".to_owned(), Value::String(why));
         }
     }
+    let had_rules = has_rules(table);
     remove_rules(table.get_mut("compare"), factor, gone);
     remove_rules(table.get_mut("repeat").and_then(|it| it.get_mut("until")), factor, gone);
+    if had_rules && !has_rules(table) {
+        without_rules(table);
+    }
+}
+
+/// Whether rules or comparisons decide how many trials the points have.
+fn has_rules(table: &Table) -> bool {
+    let until = table.get("repeat").and_then(|repeat| repeat.get("until"));
+    let rules = [table.get("compare"), until].into_iter().flatten();
+    rules.filter_map(Value::as_array).any(|rules| !rules.is_empty())
+}
+
+/// Replaces the table `repeat` by the number of trials of a point without a rule.
+fn without_rules(table: &mut Table) {
+    let Some(repeat) = table.get_mut("repeat").filter(|repeat| repeat.is_table()) else { return };
+    let least = repeat.get("at_least").cloned();
+    if let Value::Integer(least) = least.unwrap_or(Value::Integer(FEWEST_VALUES.into())) {
+        *repeat = Value::Integer(least);
+    }
 }
 
 /// Removes the rules about levels that are gone.

@@ -201,4 +201,11 @@ fn overrides_replace_rules_and_remove_those_about_levels_that_are_gone() {
     assert!(bbr.plan().compare.is_empty());
     let light = with("matrix.load=light");
     assert_eq!(light.plan().compare[0].pairs(&light.levels()), [(0, 1)]);
+    // Without any rule, a point has `at_least` trials.
+    for (least, trials) in [("", 5), ("at_least = 3, ", 3)] {
+        let repeat = format!("repeat = {{ {least}at_most = 40 }}");
+        assert_eq!(plan(&repeat, COMPARE).plan().repeat.at_most(), 40);
+        let left = plan_with(&repeat, COMPARE, &["flows.f.cc=reno".to_owned()]).unwrap();
+        assert_eq!(left.plan().repeat, Repetitions::Times(trials));
+    }
 }
