@@ -265,7 +265,12 @@ impl FromStr for Rate {
     type Err = UnitError;
     /// Decimal prefixes and bits, as in `tc`'s `mbit`; `bps` here is bits per second.
     fn from_str(text: &str) -> Result<Self, UnitError> {
-        scaled(text, RATE_UNITS, "a rate", "\"100mbit\"").map(Self)
+        let (what, example) = ("a rate", "\"100mbit\"");
+        if text.trim_end().ends_with("Bps") {
+            let reason = "`B` is a byte; multiply by 8 and write bits";
+            return Err(UnitError { text: text.to_owned(), what, reason, example });
+        }
+        scaled(text, RATE_UNITS, what, example).map(Self)
     }
 }
 
@@ -457,6 +462,8 @@ mod tests {
         assert!(error("-1mbit".parse()).contains("negative"));
         assert!(error("fast".parse()).contains("does not begin with a number"));
         assert!(error("0.3bit".parse()).contains("finer"));
+        assert!(error("10MBps".parse()).contains("`B` is a byte"));
+        assert_eq!("10Mbps".parse(), Ok(Rate(10_000_000)));
         assert!(error(".mbit".parse()).contains("the number is malformed"));
         assert_eq!(".5mbit".parse(), Ok(Rate(500_000)));
         assert!("101%".parse::<Ppm>().unwrap_err().to_string().contains("100 %"));
