@@ -71,14 +71,17 @@ fn parse_text(name: &str, text: &str, format: Format) -> Result<Trace, TraceErro
     // A JSON document may be a single line.
     let mut lines = text.split('\n').zip(1..).filter(|_| format != Format::Netem);
     if let Some((_, line)) = lines.find(|(line, _)| line.len() > MAX_LINE_BYTES) {
-        let what =
-            format!("the line is longer than {} kB, too long for a row", MAX_LINE_BYTES >> 10);
-        return Err(TraceError::one(name, Some(format), line, what));
+        return Err(TraceError::one(name, Some(format), line, long_line()));
     }
     match format {
         Format::Netem => netem::parse(name, text).map(Trace::Steps),
         other => rows::parse(name, text, other),
     }
+}
+
+/// The problem of a line above [`MAX_LINE_BYTES`].
+fn long_line() -> String {
+    format!("the line is longer than {} kB, too long for a row", MAX_LINE_BYTES >> 10)
 }
 
 fn text_of<'a>(name: &str, bytes: &'a [u8]) -> Result<&'a str, TraceError> {

@@ -2,7 +2,7 @@
 
 use super::lines::{fields, lines, shown};
 use super::number::scaled;
-use super::{Format, TraceError};
+use super::{Format, MAX_LINE_BYTES, TraceError, long_line};
 
 /// The format of `text`.
 pub(super) fn detect(name: &str, text: &str) -> Result<Format, TraceError> {
@@ -12,6 +12,10 @@ pub(super) fn detect(name: &str, text: &str) -> Result<Format, TraceError> {
     };
     if first.starts_with(['{', '[']) {
         return Ok(Format::Netem);
+    }
+    // Its columns would take sixteen times its memory.
+    if first.len() > MAX_LINE_BYTES {
+        return refuse(number, long_line());
     }
     let columns: Vec<&str> = fields(first).collect();
     // "NaN" and "inf" begin like names of a header, but are not names.

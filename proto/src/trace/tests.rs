@@ -198,6 +198,10 @@ fn files_that_are_no_traces_are_refused() {
     assert!(why("1,9999999\n").contains("beyond 31 days"));
     assert!(why("0\n86400001\n").contains("beyond a day"));
     assert!(why("rate_mbit,dwell_s\n").contains("no rows"));
+    assert!(
+        why(&format!("\n{}", ",".repeat(1 << 20)))
+            .contains("line 2: the line is longer than 64 kB")
+    );
     let error = parse("t", b"1,1\n\xff\xfe").unwrap_err();
     assert_eq!((error.problems[0].line, error.name.as_str()), (2, "t"));
     let huge = vec![b'1'; MAX_FILE_BYTES + 1];
