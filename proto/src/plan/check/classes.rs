@@ -6,9 +6,12 @@ use crate::plan::parse::set::join_key;
 use crate::plan::problem::{PlanProblem, Severity};
 use crate::plan::{Match, Plan};
 use crate::resolve::shapes;
-use crate::schedule::server_port;
+use crate::schedule::{
+    MAX_GROUPS, MAX_SERVED_PROBES, MAX_SOCKETS, PORT_SLOTS, client_port, probe_port, server_port,
+};
 use crate::topology::Topology;
 
+use super::Target;
 use super::problems::Problems;
 
 /// The sysctl for the ports of sockets that do not bind one.
@@ -89,12 +92,31 @@ pub(super) fn check(normalized: &Plan, topology: &Topology, problems: &mut Probl
                 format!(
                     "no packet matches: the ports of flows and probes are {least_port} and above, not {port}"
                 )
+            } else if let Some(port) = wanted.port.filter(|port| differs_by_trial(*port))
+                && !sets_ports
+                && problems.target == Target::Kernel
+            {
+                format!(
+                    "flows and probes have other ports in each trial, so few trials or none have {port}; select packets \
+                     of a group with `flow`"
+                )
             } else {
                 continue;
             };
             problems.warning_from(&at, &reads, why);
         }
     }
+}
+
+/// Whether this is a port of flows and probes. Each trial on kernels takes one of several ranges.
+fn differs_by_trial(port: u16) -> bool {
+    let last = PORT_SLOTS - 1;
+    let ranges = [
+        server_port(0, 0)..=server_port(last, MAX_GROUPS - 1),
+        probe_port(0, 0)..=probe_port(last, MAX_SERVED_PROBES - 1),
+        client_port(0, 0)..=client_port(last, MAX_SOCKETS - 1),
+    ];
+    ranges.iter().any(|range| range.contains(&port))
 }
 
 /// ` of `bulk` from `src` to `dst``.
@@ -107,7 +129,7 @@ fn described(wanted: &Match) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::plan::check::read;
+    use crate::plan::check::{Target, TraceFiles, read, read_for};
 
     const PLAN: &str = r#"
 name = "t"
@@ -198,6 +220,23 @@ flows = ["f", "back"]
             "c3.match: no packet matches: the ports of flows and probes are 5201 and above, not 80",
         ];
         assert_eq!(found, expected.map(|warning| format!("links.l.classes.{warning}")));
+    }
+
+    #[test]
+    fn ports_that_differ_from_trial_to_trial_are_reported() {
+        let warned = |port: u16, target| {
+            let class =
+                format!("[links.l.classes.c]\nrate = \"1mbit\"\nmatch = {{ port = {port} }}\n");
+            let text = PLAN.to_owned() + &class;
+            let (_, found) = read_for(target, &text, &[], TraceFiles::new()).unwrap();
+            found.iter().any(|problem| problem.reason.contains("other ports in each trial"))
+        };
+        for port in [5201, 6224, 6400, 29_199] {
+            assert!(warned(port, Target::Kernel), "{port}");
+            // Simulated trials have the first range, and a controller has checked an agent's plan.
+            assert!(!warned(port, Target::Simulator) && !warned(port, Target::Any), "{port}");
+        }
+        assert!(!warned(50_000, Target::Kernel) && !warned(8_080, Target::Kernel));
     }
 
     #[test]
