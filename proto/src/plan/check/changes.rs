@@ -324,6 +324,20 @@ mod tests {
     }
 
     #[test]
+    fn a_bfifo_does_not_grow_beyond_what_the_kernel_can_hold() {
+        let limit = |limit: &str| [("1s", format!(r#""links.l.queue.limit" = "{limit}""#))];
+        let queue = r#"kind = "bfifo", limit = "100kB""#;
+        assert_eq!(errors(queue, &limit("4294967295B")), Vec::<String>::new());
+        for more in ["5GB", "40000bdp"] {
+            let found = errors(queue, &limit(more));
+            assert!(
+                found.len() == 1 && found[0].contains("holds at most 4294967295B"),
+                "{found:?}"
+            );
+        }
+    }
+
+    #[test]
     fn a_key_that_another_one_needs_can_change_before_it() {
         let ecn = |ecn: bool| format!(r#""links.l.queue.ecn" = {ecn}"#);
         let nodrop = r#""links.l.queue.nodrop" = true"#.to_owned();

@@ -114,18 +114,11 @@ fn bandwidth_delay(path: &[&str], rate: Rate, rtt: Micros, problems: &mut Proble
 fn buffer(path: &[&str], queue: &Queue, rate: Rate, rtt: Micros, problems: &mut Problems) {
     let product = bdp(rate, rtt).get();
     if let Some((limit, _)) = queue.fifo_limit() {
-        let bytes = limit_bytes(limit, rate, rtt);
-        if matches!(queue, Queue::Bfifo(_)) && bytes.get() > u64::from(u32::MAX) {
-            problems.error(
-                &[path, &["limit"]].concat(),
-                format!(
-                    "`{limit}` is {}B; the kernel's queue holds at most {}B",
-                    bytes.get(),
-                    u32::MAX
-                ),
-            );
+        if let Some(why) = refuse_bfifo(queue, (rate, rtt)) {
+            problems.error(&[path, &["limit"]].concat(), why);
             return;
         }
+        let bytes = limit_bytes(limit, rate, rtt);
         let chosen =
             !matches!(limit, Limit::MilliBdp(milli) if u64::from(milli) <= MANY_BDP * 1000);
         if chosen && rtt.get() > 0 && bytes.get() > product.saturating_mul(MANY_BDP) {
@@ -155,6 +148,14 @@ fn buffer(path: &[&str], queue: &Queue, rate: Rate, rtt: Micros, problems: &mut 
             ),
         );
     }
+}
+
+/// Why the kernel's `bfifo` cannot hold as many bytes; `None` if it can, and for other kinds.
+pub(super) fn refuse_bfifo(queue: &Queue, (rate, rtt): (Rate, Micros)) -> Option<String> {
+    let (limit, _) = queue.fifo_limit().filter(|_| matches!(queue, Queue::Bfifo(_)))?;
+    let (bytes, most) = (limit_bytes(limit, rate, rtt).get(), u32::MAX);
+    (bytes > u64::from(most))
+        .then(|| format!("`{limit}` is {bytes}B; the kernel's queue holds at most {most}B"))
 }
 
 /// Warns about limits in bandwidth-delay products below the minimum, which replaces them: levels of a factor may become equal. The

@@ -48,6 +48,9 @@ pub(super) fn contradictions(
     let mut found = Vec::new();
     let parameters = queue.parameters();
     parameters.check(&mut |key, why| found.push((key, why)));
+    found.extend(
+        rtt.and_then(|rtt| lints::refuse_bfifo(queue, (rate, rtt))).map(|why| ("limit", why)),
+    );
     if queue.limits().iter().all(|(_, limit, _)| !limit.is_relative()) {
         parameters.check_limits(&mut |key, why| found.push((key, why)));
     } else if let Some(rtt) = rtt {
