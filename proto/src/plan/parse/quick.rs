@@ -74,7 +74,7 @@ pub(super) fn check(table: &Table, sets: &[String]) -> Vec<PlanProblem> {
     let mut quick = table.clone();
     quick.remove("quick");
     let all = assignments(table);
-    let (mut wrong, mut applied) = (Vec::new(), Vec::new());
+    let (mut wrong, mut applied) = (repeated(&all), Vec::new());
     for (key, assignment) in &all {
         match apply(&mut quick, assignment) {
             Ok(set) => applied.extend(moved(&quick, set, key)),
@@ -90,6 +90,18 @@ pub(super) fn check(table: &Table, sets: &[String]) -> Vec<PlanProblem> {
         Some(PlanProblem { path: join_key(&place), place, ..problem })
     }));
     wrong
+}
+
+/// The problems of overrides that replace the value of an earlier one: the same key written differently, or a table around it.
+fn repeated(all: &[(String, String)]) -> Vec<PlanProblem> {
+    let keys: Vec<(&String, Vec<String>)> =
+        all.iter().filter_map(|(written, _)| Some((written, split_key(written).ok()?))).collect();
+    let replaced = |(index, (written, key)): (usize, &(&String, Vec<String>))| {
+        let (other, _) = keys[..index].iter().find(|(_, earlier)| earlier.starts_with(key))?;
+        let why = format!("replaces the value of `{other}`, which is set here, too; leave one out");
+        Some(error(&place(written), why))
+    };
+    keys.iter().enumerate().filter_map(replaced).collect()
 }
 
 #[cfg(test)]
@@ -166,6 +178,14 @@ length = "5s"
         assert_errors("\"links.l.rate\" = \"0bit\"\n", &["1 quick.\"links.l.rate\": is zero"]);
         let varied = &["1 quick.\"links.l.delay\": `long` is not a length of time"];
         assert_errors("\"links.l.delay\" = \"long\"\n", varied);
+    }
+
+    #[test]
+    fn a_key_is_set_only_once() {
+        assert_errors(
+            "\"links.l.rate\" = \"1mbit\"\n\"links.'l'.rate\" = \"2mbit\"\n",
+            &["2 quick.\"links.\\'l\\'.rate\": replaces the value of `links.l.rate`"],
+        );
     }
 
     #[test]
