@@ -211,7 +211,7 @@ impl<'a> Timeline<'a> {
 }
 
 /// Computes the increase of cumulative socket counters in each phase. Acknowledged bytes, which are divided by the time between samples,
-/// count from the last sample before the phase to the last one in it.
+/// count from the last sample before the phase, or the flow's first one, to the last one in it.
 fn add_socket_counters(
     sampled: &[(Names, Sampled)],
     trial: Trial,
@@ -236,7 +236,10 @@ fn add_socket_counters(
         let last = sampled.counters;
         let at_end = firsts.get(flow.as_str()).map_or(last, |first| first.at_end(position, last));
         let [[retrans, segments, _, rtos], [_, _, acked, _]] = [at_end, last];
-        let begin = [0.0, 0.0, 0.0, 0.0, sampled.span_s.map_or(0.0, |(first_s, _)| first_s)];
+        // What a socket acknowledged before its first sample took a time that is unknown: the sample may be of an old connection.
+        let first_acked = sampled.first_counters[2].unwrap_or(0.0);
+        let first_s = sampled.span_s.map_or(0.0, |(first_s, _)| first_s);
+        let begin = [0.0, 0.0, first_acked, 0.0, first_s];
         let past = before.entry(flow).or_insert(begin);
         let now = [
             retrans.unwrap_or(past[0]),

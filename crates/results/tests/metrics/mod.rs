@@ -284,6 +284,29 @@ fn net_throughput_has_the_bytes_inside_the_phase() {
     near(of("two", Scope::Net, "all"), 18e6);
 }
 
+/// The samples begin 10 s after the connection, so it has acknowledged 22.5 MB by then.
+#[test]
+fn acknowledged_bytes_before_the_first_sample_are_no_throughput() {
+    let root = tempfile::tempdir().unwrap();
+    let summary = summary_with(root.path(), |writer| {
+        for step in 0..120_u64 {
+            let sample = wire::FlowSample {
+                at_ns: at_ns(0, step as f64 / 10.0),
+                flow_id: "first/0".into(),
+                group: "first".into(),
+                side: Side::Sender.into(),
+                role: Role::Data.into(),
+                bytes_acked: Some(22_500_000 + step * 225_000),
+                ..Default::default()
+            };
+            push(writer, "src", Of::FlowSample(sample));
+        }
+    });
+    let found = summary.summary.find(0, "both", Scope::Group, "first", "throughput_sum", "mean");
+    let throughput = found.unwrap().value;
+    assert!((throughput - 18e6).abs() < 1.0, "{throughput}");
+}
+
 #[test]
 fn unfinished_fetches_are_printed_beside_their_median() {
     let root = tempfile::tempdir().unwrap();
