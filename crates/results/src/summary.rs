@@ -186,7 +186,7 @@ fn over_trials(rows: &[PhaseRow], phases: &[String]) -> Vec<PointRow> {
         let key = (row.point_id, phase, row.scope, &row.subject, rank);
         let (values, n, _) = series.entry(key).or_insert((vec![], 0, row));
         values.push(row.value);
-        *n += row.n;
+        *n = n.saturating_add(row.n);
     }
     let mut over: BTreeMap<usize, OverTrials> = BTreeMap::new();
     let point_row = |(values, n, row): (Vec<f64>, u32, &PhaseRow)| {
@@ -289,6 +289,24 @@ impl Summary {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn number_of_packets_in_all_trials_saturates() {
+        let row = |trial| PhaseRow {
+            point_id: 0,
+            trial,
+            phase: WHOLE_TRIAL.to_owned(),
+            scope: Scope::Link,
+            subject: "l".to_owned(),
+            metric: "packet_scheduling_error",
+            unit: "us",
+            stat: "p50",
+            value: 2.0,
+            n: 3_000_000_000,
+        };
+        let found = over_trials(&[row(1), row(2)], &[]);
+        assert_eq!((found[0].n, found[0].n_trials, found[0].value), (u32::MAX, 2, 2.0));
+    }
 
     #[test]
     fn a_point_has_its_own_rows() {
