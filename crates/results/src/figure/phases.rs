@@ -440,15 +440,8 @@ impl Layout<'_> {
         let axes: Vec<Axis> = all
             .iter()
             .map(|(metric, bars)| {
-                let ends = bars.iter().flatten().flatten().map(|bar| {
-                    let top = bar.interval.map_or(bar.value, |(_, high)| high);
-                    // With few trials, an interval may be far wider than its mean.
-                    let lines = bar.references.lines().map(|(value, _)| value);
-                    lines.fold(top.min(bar.value * 2.0), f64::max)
-                });
                 let whose = if several { whose(metric) } else { String::new() };
-                let label = metric.label(&whose);
-                Axis::linear(&label, 0.0, ends.fold(0.0, f64::max), 4.0)
+                value_axis(&metric.label(&whose), bars)
             })
             .collect();
         let left = left_margin(&axes.iter().collect::<Vec<_>>(), true);
@@ -487,6 +480,19 @@ impl Layout<'_> {
     }
 }
 
+/// Returns the axis of these bars, which contains zero. With few trials, an interval may be far wider than its mean; then it ends outside.
+fn value_axis(label: &str, bars: &[Vec<Option<Bar>>]) -> Axis {
+    let (mut lowest, mut highest) = (0.0_f64, 0.0_f64);
+    for bar in bars.iter().flatten().flatten() {
+        let (low, high) = bar.interval.unwrap_or((bar.value, bar.value));
+        let top = high.min(bar.value * 2.0);
+        highest = bar.references.lines().map(|(value, _)| value).fold(highest.max(top), f64::max);
+        // Harm is negative if a group gains.
+        lowest = lowest.min(low.max(bar.value * 2.0));
+    }
+    Axis::linear(label, lowest, highest, 4.0)
+}
+
 /// Draws the bars of the series in `slots`, side by side.
 fn draw_bars(canvas: &mut Canvas, frame: &Frame, bars: &[Vec<Option<Bar>>], slots: &[usize]) {
     const FILLED: f64 = 0.78;
@@ -497,8 +503,8 @@ fn draw_bars(canvas: &mut Canvas, frame: &Frame, bars: &[Vec<Option<Bar>>], slot
             let from = category as f64 + (1.0 - FILLED) / 2.0 + step * slot as f64;
             let (x, y) = frame.at(from + step * 0.06, bar.value);
             let wide = frame.at_x(from + step * 0.94) - x;
-            let ground = frame.top + frame.height;
-            canvas.rect((x, y), (wide, (ground - y).max(0.0)), colour(*nth));
+            let ground = frame.at_y(0.0);
+            canvas.rect((x, y.min(ground)), (wide, (ground - y).abs()), colour(*nth));
             let middle = x + wide / 2.0;
             for (value, stroke) in bar.references.lines() {
                 let y = frame.at_y(value);
@@ -517,6 +523,36 @@ fn draw_bars(canvas: &mut Canvas, frame: &Frame, bars: &[Vec<Option<Bar>>], slot
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn bar(value: f64, interval: Option<(f64, f64)>) -> Option<Bar> {
+        let subject = Subject { scope: Scope::Group, name: "late".to_owned() };
+        Some(Bar { subject, value, interval, trials: 3, references: References::default() })
+    }
+
+    #[test]
+    fn negative_bars_hang_from_zero() {
+        let bars = [vec![bar(-0.5, Some((-0.75, -0.25))), bar(1.0, None)]];
+        let y = value_axis("Harm", &bars);
+        let names = ["late".to_owned()];
+        let (left, top, width, height) = (20.0, 10.0, 100.0, 80.0);
+        let frame = Frame { left, top, width, height, x: Axis::names("", &names), y };
+        let mut canvas = Canvas::new(140.0, 110.0);
+        draw_bars(&mut canvas, &frame, &bars, &[0, 1]);
+        let svg = canvas.finish("t");
+        // The axis is from -1 to 1, so 0.5 is 20 points.
+        assert_eq!(frame.at_y(0.0), 50.0);
+        for (begin, tall) in [(50.0, 20.0), (10.0, 40.0)] {
+            let [y, height] = [("y", begin), ("height", tall)]
+                .map(|(name, value): (&str, f64)| format!(" {name}=\"{value:.2}\""));
+            let is_bar = |line: &str| line.contains(&y) && line.contains(&height);
+            assert!(svg.lines().any(is_bar), "{y}{height}: {svg}");
+        }
+        // An axis of positive bars begins at zero.
+        let positive =
+            Frame { y: value_axis("Rate", &[vec![bar(3.0, Some((-9.0, 15.0)))]]), ..frame };
+        assert_eq!(positive.at_y(0.0), top + height);
+        assert_eq!(positive.at_y(6.0), top);
+    }
 
     #[test]
     fn axis_titles_name_the_statistic() {
