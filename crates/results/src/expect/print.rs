@@ -137,11 +137,17 @@ fn scale(most: f64, unit: &'static str) -> (f64, &'static str) {
     }
 }
 
-/// Formats a value with three significant digits, without trailing zeros.
-fn digits(value: f64) -> String {
+/// Number of significant digits of printed values ...
+const SIGNIFICANT: u8 = 3;
+/// ... and of values that are very close to the limit of a claim.
+const MOST_SIGNIFICANT: u8 = 15;
+
+/// Formats a value with this many significant digits, without trailing zeros.
+fn digits(value: f64, significant: u8) -> String {
+    let most = f64::from(significant);
     let places = match value.abs() {
         0.0 => 0,
-        v => (2.0 - v.log10().floor()).clamp(0.0, 6.0) as usize,
+        v => (most - 1.0 - v.log10().floor()).clamp(0.0, most + 3.0) as usize,
     };
     let text = format!("{value:.places$}");
     if !text.contains('.') {
@@ -156,28 +162,41 @@ fn with_unit(number: String, unit: &str) -> String {
 
 /// Formats a value with a readable unit.
 pub(crate) fn quantity(value: f64, unit: &'static str) -> String {
+    quantity_to(SIGNIFICANT, value, unit)
+}
+
+/// As [`quantity`], with this many significant digits.
+fn quantity_to(significant: u8, value: f64, unit: &'static str) -> String {
     let (of, unit) = scale(value.abs(), unit);
-    with_unit(digits(value / of), unit)
+    with_unit(digits(value / of, significant), unit)
 }
 
 /// Formats a mean over trials and half the width of its confidence interval, in a unit that suits the mean and its limit.
 pub(crate) fn mean_text(mean: Mean, limit: Option<f64>, unit: &'static str) -> String {
+    mean_text_to(SIGNIFICANT, mean, limit, unit)
+}
+
+/// As [`mean_text`], with this many significant digits of the mean.
+fn mean_text_to(significant: u8, mean: Mean, limit: Option<f64>, unit: &'static str) -> String {
     let (of, unit) = scale(limit.map_or(0.0, f64::abs).max(mean.value.abs()), unit);
     let half = mean.interval.map(|(low, high)| (high - low) / 2.0 / of);
-    let half = half.map_or(String::new(), |half| format!(" ±{}", digits(half)));
-    with_unit(format!("{}{half}", digits(mean.value / of)), unit)
+    let half = half.map_or(String::new(), |half| format!(" ±{}", digits(half, SIGNIFICANT)));
+    with_unit(format!("{}{half}", digits(mean.value / of, significant)), unit)
 }
 
 impl Expectation {
     /// Returns the expected bounds: `≤ 12 Mbit/s`, `20 to 21.5 ms`; empty if the claim has no test.
     pub fn expected_text(&self) -> String {
+        let significant = self.significant();
+        let limit = |value: f64, unit| quantity_to(significant, value, unit);
         match self.test {
             Some(Test { least: Some(least), most: Some(most), unit }) => {
                 let (of, unit) = scale(least.abs().max(most.abs()), unit);
-                with_unit(format!("{} to {}", digits(least / of), digits(most / of)), unit)
+                let [least, most] = [least, most].map(|value| digits(value / of, significant));
+                with_unit(format!("{least} to {most}"), unit)
             }
-            Some(Test { least: Some(least), unit, .. }) => format!("≥ {}", quantity(least, unit)),
-            Some(Test { most: Some(most), unit, .. }) => format!("≤ {}", quantity(most, unit)),
+            Some(Test { least: Some(least), unit, .. }) => format!("≥ {}", limit(least, unit)),
+            Some(Test { most: Some(most), unit, .. }) => format!("≤ {}", limit(most, unit)),
             _ => String::new(),
         }
     }
@@ -186,6 +205,23 @@ impl Expectation {
     pub fn measured_text(&self) -> String {
         let (Some(value), Some(test)) = (self.measured, self.test) else { return String::new() };
         let mean = Mean { value, interval: self.interval };
-        mean_text(mean, test.most.or(test.least), test.unit)
+        mean_text_to(self.significant(), mean, test.most.or(test.least), test.unit)
+    }
+
+    /// Returns the number of significant digits with which the printed value and the printed limits compare as the exact ones do: `12.04` is
+    /// not at most `12`.
+    fn significant(&self) -> u8 {
+        let (Some(value), Some(test)) = (self.measured, self.test) else { return SIGNIFICANT };
+        let limits = [test.least, test.most].into_iter().flatten();
+        let (of, _) =
+            scale(limits.fold(value.abs(), |most, limit| most.max(limit.abs())), test.unit);
+        let agrees = |significant: &u8| {
+            let printed = |value: f64| {
+                digits(value / of, *significant).parse().map_or(value, |shown: f64| shown * of)
+            };
+            let (least, most) = (test.least.map(printed), test.most.map(printed));
+            Test { least, most, ..test }.holds(printed(value)) == test.holds(value)
+        };
+        (SIGNIFICANT..MOST_SIGNIFICANT).find(agrees).unwrap_or(MOST_SIGNIFICANT)
     }
 }

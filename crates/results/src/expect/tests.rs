@@ -114,6 +114,30 @@ fn mean_decides_a_claim_and_interval_across_the_limit_is_noted() {
 }
 
 #[test]
+fn printed_value_is_on_the_side_of_the_limit_on_which_it_is() {
+    let text = |ms: f64, limits: &str| {
+        let summary = summary(vec![row(0, 1, "loaded", "srtt", ms * 1e3)], ok(0));
+        let at = "phase = \"loaded\"\nwhere = { queue = \"large\" }\n";
+        let found = judged(&format!("{SRTT}{at}{limits}\n"), &summary).remove(0);
+        (found.measured_text(), found.expected_text(), found.outcome)
+    };
+    let texts = |measured: &str, expected: &str| (measured.to_owned(), expected.to_owned());
+    let does_not_hold = |(measured, expected)| (measured, expected, Outcome::DoesNotHold);
+    let holds = |(measured, expected)| (measured, expected, Outcome::Holds);
+    let below = "below = \"12ms\"";
+    assert_eq!(text(12.04, below), does_not_hold(texts("12.04 ms", "≤ 12 ms")));
+    assert_eq!(text(12.0004, below), does_not_hold(texts("12.0004 ms", "≤ 12 ms")));
+    assert_eq!(text(11.96, below), holds(texts("12 ms", "≤ 12 ms")));
+    assert_eq!(text(13.04, below), does_not_hold(texts("13 ms", "≤ 12 ms")));
+    // The limit is rounded, too.
+    let above = "above = \"12.36ms\"";
+    assert_eq!(text(12.33, above), does_not_hold(texts("12.3 ms", "≥ 12.4 ms")));
+    assert_eq!(text(12.352, above), does_not_hold(texts("12.35 ms", "≥ 12.36 ms")));
+    let between = "between = [\"10ms\", \"2s\"]";
+    assert_eq!(text(2001.0, between), does_not_hold(texts("2.001 s", "0.01 to 2 s")));
+}
+
+#[test]
 fn ratios_pair_the_same_repetition() {
     let mut rows = Vec::new();
     for (trial, alone) in [(1, 10.0), (2, 20.0), (3, 40.0)] {
