@@ -62,7 +62,7 @@ impl Table {
 
 /// Quotes a field if RFC 4180 requires it.
 pub(crate) fn quoted(field: &str) -> String {
-    if field.contains([',', '"', '\n']) {
+    if field.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", field.replace('"', "\"\""))
     } else {
         field.to_owned()
@@ -78,5 +78,7 @@ mod tests {
         let mut table = Table::new(&["name", "value", "low"]);
         table.row(&["reno, \"classic\"".into(), 1.5.into(), None.into()]);
         assert_eq!(table.finish(), "name,value,low\n\"reno, \"\"classic\"\"\",1.5,\n");
+        // A carriage return alone ends a line for many readers.
+        assert_eq!(quoted("one\rtwo"), "\"one\rtwo\"");
     }
 }
