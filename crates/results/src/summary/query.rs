@@ -408,8 +408,8 @@ pub(crate) fn in_flight() -> Expr {
     number("unacked_pkts") - number("sacked_pkts") - number("lost_pkts") + number("retrans_pkts")
 }
 
-/// Selects receiver intervals. Excludes iperf3's last interval if it is shorter than half the median: the rate of a few
-/// milliseconds is meaningless.
+/// Selects receiver intervals. Excludes iperf3's last interval if it is shorter than half the median of its flow: the rate of a few
+/// milliseconds is meaningless. Imported flows may have intervals of different lengths.
 pub(crate) fn whole_intervals() -> Expr {
     whole_intervals_of("rcv")
 }
@@ -417,7 +417,10 @@ pub(crate) fn whole_intervals() -> Expr {
 /// As [`whole_intervals`], for the end with this `side`.
 pub(crate) fn whole_intervals_of(side: &'static str) -> Expr {
     let reported = col("side").eq(lit(side)).and(col("omitted").not());
-    reported.and(col("seconds").gt_eq(col("seconds").median() * lit(0.5)))
+    let median = col("seconds").median();
+    // `over` only fails without a column.
+    let of_flow = median.clone().over([col("flow_id"), col("side")]).unwrap_or(median);
+    reported.and(col("seconds").gt_eq(of_flow * lit(0.5)))
 }
 
 /// Returns a sum of integers as a float, with the name of its column.
@@ -488,6 +491,20 @@ mod tests {
         let delays = [Some(51e4), Some(25e3), Some(1.0), Some(4542.0 * 8e6 / 7e5)];
         assert_eq!(numbers(&made, "queue_delay_us"), delays);
         assert_eq!(numbers(&made, "line_bytes"), [2271.0, 4542.0, 4542.0, 9084.0].map(Some));
+    }
+
+    #[test]
+    fn only_the_short_interval_of_each_flow_is_left_out() {
+        // A flow with three intervals of 1 s, and one with two of 0.1 s and a remainder.
+        let rows = df!(
+            "flow_id" => ["slow", "slow", "slow", "fast", "fast", "fast", "slow"],
+            "side" => ["rcv", "rcv", "rcv", "rcv", "rcv", "rcv", "snd"],
+            "omitted" => [false; 7],
+            "seconds" => [1.0, 1.0, 1.0, 0.1, 0.1, 0.004, 1.0],
+        );
+        let whole = rows.unwrap().lazy().filter(whole_intervals()).collect().unwrap();
+        let seconds: Vec<f64> = numbers(&whole, "seconds").into_iter().flatten().collect();
+        assert_eq!(seconds, [1.0, 1.0, 1.0, 0.1, 0.1]);
     }
 
     fn numbers(rows: &DataFrame, name: &str) -> Vec<Option<f64>> {
