@@ -46,7 +46,8 @@ impl TimeAxis {
 
     /// Returns the node's clock this many seconds after the start of the trial.
     pub(crate) fn at(&self, seconds: f64) -> u64 {
-        self.t0_ns.saturating_add_signed((seconds * 1e9) as i64)
+        // Rounded: 4.1 * 1e9 is less than 4 100 000 000.
+        self.t0_ns.saturating_add_signed((seconds * 1e9).round() as i64)
     }
 }
 
@@ -267,5 +268,25 @@ impl Cells for Blob {
     }
     fn take(&mut self) -> Column {
         take!(self, BinaryChunkedBuilder)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ccbench_proto::units::Micros;
+
+    use super::*;
+
+    #[test]
+    fn start_at_a_boundary_belongs_to_the_phase_that_begins() {
+        let span = |name, from_ms, to_ms| {
+            PhaseSpan::new(name, Micros::from_millis(from_ms), Micros::from_millis(to_ms))
+        };
+        let phases = vec![span("before", 0, 4100), span("after", 4100, 8200)];
+        let axis = TimeAxis { t0_ns: 1000, realtime_offset_ns: 0, drift_ppb: 0, phases };
+        let at_ns = axis.at(4.1);
+        assert_eq!((at_ns, axis.seconds(at_ns)), (4_100_001_000, 4.1));
+        assert_eq!(axis.phase(at_ns), Some("after"));
+        assert_eq!(axis.at(-0.5), 0, "saturates");
     }
 }
