@@ -172,8 +172,8 @@ impl<'a> Index<'a> {
 
     /// Computes the value and compares it with the limits.
     fn evaluate(&self, row: &mut Expectation, point_id: u32, claim: &Claim) {
-        let values = match self.related(point_id, claim) {
-            Ok(values) => values,
+        let (values, left_out) = match self.related(point_id, claim) {
+            Ok(found) => found,
             Err(why) => {
                 row.why = vec![why.to_string()];
                 return;
@@ -191,14 +191,21 @@ impl<'a> Index<'a> {
             known.push("the 95 % interval includes the limit".to_owned());
         }
         known.extend(self.undefined_in_some(point_id, &claim.number));
+        if left_out > 0 {
+            let all = values.len() + left_out;
+            known.push(format!(
+                "{left_out} of {all} trials left out: the second number is missing or zero"
+            ));
+        }
         known.extend(self.caveat(point_id));
         row.why = known;
     }
 
-    /// Returns the value of each repetition: the claim's number, or its ratio to or difference from the other number.
-    fn related(&self, point_id: u32, claim: &Claim) -> Result<Vec<f64>, NotMeasured> {
+    /// Returns the value of each repetition: the claim's number, or its ratio to or difference from the other number. Also returns the
+    /// number of repetitions that have only the claim's number, or no ratio.
+    fn related(&self, point_id: u32, claim: &Claim) -> Result<(Vec<f64>, usize), NotMeasured> {
         let own = self.trial_values(point_id, &claim.number)?;
-        let Some(relation) = &claim.relation else { return Ok(own.into_values().collect()) };
+        let Some(relation) = &claim.relation else { return Ok((own.into_values().collect(), 0)) };
         let (Relation::Over(operand) | Relation::Minus(operand)) = relation;
         let other: Values = match operand {
             Operand::Amount(amount) => own.keys().map(|trial| (*trial, *amount)).collect(),
@@ -214,7 +221,8 @@ impl<'a> Index<'a> {
         if values.is_empty() {
             return Err(NotMeasured::NoPair);
         }
-        Ok(values)
+        let left_out = own.len() - values.len();
+        Ok((values, left_out))
     }
 
     fn trial_values(&self, point_id: u32, number: &Numbered) -> Result<Values, NotMeasured> {

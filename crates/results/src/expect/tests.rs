@@ -155,6 +155,8 @@ fn ratios_pair_the_same_repetition() {
     let found = judged(&claims, &summary);
     assert_eq!((found[0].measured, found[0].n_trials), (Some(5.0), 2));
     assert_eq!(found[0].interval, Some((5.0, 5.0)), "not the spread of the times");
+    let left_out = "1 of 3 trials left out: the second number is missing or zero";
+    assert_eq!((&found[0].why[..], found[1].why.len()), (&[left_out.to_owned()][..], 0));
     assert_eq!(
         (found[1].measured, found[1].n_trials, found[1].outcome),
         (Some(2.0), 3, Outcome::Holds)
