@@ -126,7 +126,7 @@ fn packets_in_flight(
             .filter(sender().and(col("t_s").is_not_null()).and(col("phase").is_not_null()))
             .with_column(instant)
             .group_by(keys())
-            .agg([in_flight().sum().alias("sum"), number_of(in_flight()).alias("samples")])
+            .agg([known_in_flight().sum().alias("sum"), number_of(in_flight()).alias("samples")])
             .sort_by_exprs(keys(), SortMultipleOptions::default())
             .with_columns(["point_id", "trial", "instant"].map(number));
         let lines = collect(&data.run, TABLE, rows)?;
@@ -144,6 +144,12 @@ fn packets_in_flight(
         }
     }
     Ok(found)
+}
+
+/// Returns packets in flight as the summary counts them: the kernel does not read its counters at one instant, so their sum may be negative.
+fn known_in_flight() -> Expr {
+    let is_negative = in_flight().lt(lit(0.0));
+    when(is_negative).then(lit(0.0)).otherwise(in_flight())
 }
 
 /// Returns the number of non-null values.
