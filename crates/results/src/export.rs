@@ -97,21 +97,17 @@ fn write_table(run: &RunDir, table: &str, mut out: impl std::io::Write, path: &P
         let mut file = std::fs::File::open(&from).map_err(io_error("open", &from))?;
         std::io::copy(&mut file, &mut out).map_err(io_error("write", path))?;
     } else {
-        let mut header: Option<Vec<PlSmallStr>> = None;
-        for end in run.trials() {
-            let Some(rows) = scan(run, table, &[&end])? else { continue };
+        let trials = run.trials();
+        let columns = csv_columns(run, table, &trials.iter().collect::<Vec<_>>())?;
+        let mut has_header = false;
+        for end in &trials {
+            let Some(rows) = scan(run, table, &[end])? else { continue };
             let frame = rows.collect().map_err(polars_error("read", run.path()))?;
             let mut frame =
-                without_binary_columns(&frame).map_err(polars_error("read", run.path()))?;
-            // The first trial decides: trials of different versions may have different columns.
-            if let Some(names) = &header {
-                frame = frame
-                    .select(names.iter().cloned())
-                    .map_err(polars_error("read", run.path()))?;
-            }
-            let mut writer = CsvWriter::new(&mut out).include_header(header.is_none());
+                with_columns(&frame, &columns).map_err(polars_error("read", run.path()))?;
+            let mut writer = CsvWriter::new(&mut out).include_header(!has_header);
             writer.finish(&mut frame).map_err(polars_error("write", path))?;
-            header.get_or_insert_with(|| frame.get_column_names_owned());
+            has_header = true;
         }
     }
     Ok(out.flush().map_err(io_error("write", path))?)
@@ -141,8 +137,44 @@ pub fn failed_trials(run_dir: &Path, tables: &[String]) -> Result<Option<String>
     }))
 }
 
-/// Drops binary columns, which CSV cannot represent.
-fn without_binary_columns(frame: &DataFrame) -> PolarsResult<DataFrame> {
-    let columns = frame.columns().iter().filter(|column| column.dtype() != &DataType::Binary);
-    DataFrame::new_infer_height(columns.cloned().collect())
+/// Returns the columns that any of these trials has of a table: those of different versions may have different ones. Leaves out binary
+/// columns, which CSV cannot represent.
+fn csv_columns(
+    run: &RunDir,
+    table: &str,
+    trials: &[&TrialEnd],
+) -> Result<Vec<(PlSmallStr, DataType)>> {
+    let Some(mut rows) = scan(run, table, trials)? else { return Ok(vec![]) };
+    let schema = rows.collect_schema().map_err(polars_error("read", run.path()))?;
+    let texts = schema.iter().filter(|(_, dtype)| **dtype != DataType::Binary);
+    Ok(texts.map(|(name, dtype)| (name.clone(), dtype.clone())).collect())
+}
+
+/// Returns these columns of a frame; those that it lacks are null.
+fn with_columns(frame: &DataFrame, columns: &[(PlSmallStr, DataType)]) -> PolarsResult<DataFrame> {
+    let column = |(name, dtype): &(PlSmallStr, DataType)| match frame.column(name) {
+        Ok(column) => column.clone(),
+        Err(_) => Column::full_null(name.clone(), frame.height(), dtype),
+    };
+    DataFrame::new(frame.height(), columns.iter().map(column).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trial_of_an_older_version_has_empty_columns() {
+        let columns: Vec<(PlSmallStr, DataType)> = vec![
+            ("t_s".into(), DataType::Float64),
+            ("total_rto".into(), DataType::UInt32),
+            ("cc".into(), DataType::String),
+        ];
+        let older = df!("cc" => ["cubic", "reno"], "cc_info" => [1_u32, 2], "t_s" => [0.5, 1.5]);
+        let mut text = Vec::new();
+        let mut found = with_columns(&older.unwrap(), &columns).unwrap();
+        CsvWriter::new(&mut text).finish(&mut found).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert_eq!(text, "t_s,total_rto,cc\n0.5,,cubic\n1.5,,reno\n");
+    }
 }
