@@ -202,13 +202,14 @@ fn rows(
             here.iter().map(of).sum::<f64>() / here.len() as f64
         };
         for (nth, state) in BBR_STATES.iter().copied().enumerate() {
-            let observed_s = |flow: &FlowPhase<'_>| flow.time_s.iter().sum::<f64>();
-            let share = |flow: &FlowPhase<'_>| {
-                let all_s = observed_s(flow);
-                if all_s > 0.0 { flow.time_s[nth] / all_s } else { 0.0 }
-            };
             push("cc_state_time", "us", state, mean(&|flow| flow.time_s[nth] * 1e6), here.len());
-            push("cc_state_share", "1", state, mean(&share), here.len());
+            // A flow whose states did not last, as after a single row, has no shares.
+            let share = |flow: &FlowPhase<'_>| flow.time_s[nth] / flow.time_s.iter().sum::<f64>();
+            let shares: Vec<f64> =
+                here.iter().map(share).filter(|share| share.is_finite()).collect();
+            if let Some(share) = statistics::mean(&shares) {
+                push("cc_state_share", "1", state, share, shares.len());
+            }
             push("cc_state_entries", "1", state, mean(&|flow| flow.entries[nth]), here.len());
             push("cc_state_rounds", "1", state, mean(&|flow| flow.rounds[nth]), here.len());
         }
@@ -374,5 +375,11 @@ mod tests {
         assert_eq!(of("bbr_cwnd", "max"), None);
         let of_flow = rows(&end, &Schedule::of(None), (Scope::Flow, "a/0"), "a", &[flow()]);
         assert!(of_flow.iter().all(|row| !row.stat.contains("_DOWN")));
+        // The state of a flow with a single row has no length.
+        let late = records(&[(4.75, 1, STARTUP, 710, 9)]);
+        let found = rows(&end, &Schedule::of(None), (Scope::Group, "a"), "a", &[flow(), late]);
+        let shares = found.iter().filter(|row| row.metric == "cc_state_share");
+        let (sum, flows) = shares.fold((0.0, 0), |(sum, _), row| (sum + row.value, row.n));
+        assert!((sum - 1.0_f64).abs() < 1e-9 && flows == 1, "{sum} {flows}");
     }
 }
