@@ -8,6 +8,7 @@ use ccbench_results::observer::Observer;
 use super::*;
 
 mod groups;
+mod heatmaps;
 mod openmetrics;
 mod operating;
 mod request;

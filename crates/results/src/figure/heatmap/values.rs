@@ -152,7 +152,12 @@ fn rows(data: &Selection, summary: &Summary) -> Result<Vec<PointRow>> {
     let phase = data.points().first().and_then(|id| data.busiest_phase(*id));
     let phase = phase.map_or(String::new(), |phase| phase.name);
     let fits = |row: &&PointRow| row.metric == name && stat.is_none_or(|stat| row.stat == stat);
-    let anywhere: Vec<&PointRow> = summary.point_rows.iter().filter(fits).collect();
+    let mut anywhere: Vec<&PointRow> = summary.point_rows.iter().filter(fits).collect();
+    let is_defined = |row: &&PointRow| row.stat != "undefined";
+    // If the metric is undefined in the first trial, the number of undefined values is its first statistic.
+    if stat.is_none() && anywhere.iter().any(is_defined) {
+        anywhere.retain(is_defined);
+    }
     // Some metrics cover whole trials; settling times exist only in the phase in which a flow starts or stops.
     let phases: BTreeSet<&str> = anywhere.iter().map(|row| row.phase.as_str()).collect();
     let only = phases.first().filter(|_| phases.len() == 1);
