@@ -61,6 +61,32 @@ impl Sampled {
 
 const COUNTERS: [&str; 4] =
     ["total_retrans_pkts", "data_segs_out_pkts", "bytes_acked", "total_rto"];
+/// Which of them the kernel keeps in 32 bits. At 10 Gbit/s, the number of segments wraps after 80 minutes.
+const WRAPS: [bool; 4] = [true, true, false, true];
+/// The number of values of 32 bits.
+const ROUND: f64 = 4_294_967_296.0;
+
+/// The counters of a flow over its samples, which come in the order of time.
+#[derive(Debug, Default)]
+struct Unwrapped {
+    last: [Option<f64>; 4],
+    rounds: [f64; 4],
+}
+
+impl Unwrapped {
+    /// Returns the counters of the next sample without their wraps. A counter that is a little smaller has not wrapped.
+    fn next(&mut self, counters: [Option<f64>; 4]) -> [Option<f64>; 4] {
+        std::array::from_fn(|nth| {
+            let now = counters[nth]?;
+            let before = self.last[nth].replace(now).unwrap_or(now);
+            if WRAPS[nth] && before - now > ROUND / 2.0 {
+                self.rounds[nth] += ROUND;
+            }
+            Some(now + self.rounds[nth])
+        })
+    }
+}
+
 const IN_FLIGHT: [&str; 4] = ["unacked_pkts", "sacked_pkts", "lost_pkts", "retrans_pkts"];
 
 /// The flows of one trial.
@@ -166,6 +192,7 @@ fn samples(run: &RunDir, end: &TrialEnd, bins: &mut BinnedFlows) -> Result<Vec<(
     const GAUGES: [&str; 4] = ["rtt_us", "snd_cwnd_pkts", "delivery_rate_bytes_per_s", "ecn_mode"];
     let columns = [&COLUMNS[..], &GAUGES, &IN_FLIGHT, &COUNTERS].concat();
     let mut found: GroupedRows<Sampled> = GroupedRows::new();
+    let mut unwrapped: GroupedRows<Unwrapped> = GroupedRows::new();
     each_slice(run, "flow_samples", end, &columns, |slice| {
         let [phase, group, flow, role, side] =
             ["phase", "group", "flow_id", "role", "side"].map(|name| slice.texts(name));
@@ -189,7 +216,7 @@ fn samples(run: &RunDir, end: &TrialEnd, bins: &mut BinnedFlows) -> Result<Vec<(
             let group = group.get(row).unwrap_or_default();
             let sampled = found.at([known.unwrap_or_default(), group, flow]);
             let now = counters.each_ref().map(|counter| counter.get(row));
-            sampled.add_counters(now);
+            sampled.add_counters(unwrapped.at(["", "", flow]).next(now));
             if known.is_none() {
                 continue;
             }
@@ -211,4 +238,25 @@ fn samples(run: &RunDir, end: &TrialEnd, bins: &mut BinnedFlows) -> Result<Vec<(
         }
     })?;
     Ok(found.sorted())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_of_32_bits_go_on_after_a_wrap() {
+        let mut socket = Unwrapped::default();
+        let mut next = |segments: u32, bytes: f64| {
+            let found = socket.next([None, Some(f64::from(segments)), Some(bytes), None]);
+            assert_eq!((found[0], found[3]), (None, None));
+            (found[1].unwrap(), found[2].unwrap())
+        };
+        assert_eq!(next(4_294_967_000, 9e12), (4_294_967_000.0, 9e12));
+        assert_eq!(next(704, 9.1e12), (4_294_968_000.0, 9.1e12));
+        // Two samples in the wrong order, a second round, and bytes that begin again.
+        assert_eq!(next(700, 9.1e12), (4_294_967_996.0, 9.1e12));
+        assert_eq!(next(4_000_000_000, 9.2e12), (8_294_967_296.0, 9.2e12));
+        assert_eq!(next(5, 1.0), (8_589_934_597.0, 1.0));
+    }
 }
