@@ -13,7 +13,8 @@
 //!   intervals.
 //! - **srtt** is the mean over all samples of the senders' data sockets, as smoothed by the kernel.
 //! - **Retransmissions**, and **drops** and **marks** of links, are the increase of their counters over the phase: from the
-//!   first sample at or after its beginning (initially 0) to the first at or after its end, or the last sample if there is none.
+//!   first sample at or after its beginning (initially 0; in an import, the flow's first sample) to the first at or after its end, or the
+//!   last sample if there is none.
 //!   Those of sockets are summed.
 //! - **packet_scheduling_error** and **step_scheduling_error** of a link cover the whole trial; their phase is `(trial)`.
 //! - **utilisation** of a link is the bytes sent, including the link's overhead, divided by the bytes that its mean rate allows or,
@@ -43,6 +44,7 @@ use super::{
     cc_states, completion, convergence, derived, fetches, harm, one_way_delay, recovery,
     responsiveness,
 };
+use crate::backend::RunBackend;
 use crate::error::Result;
 use crate::journal::{PhaseRecord, TrialEnd};
 use crate::parallel::in_parallel;
@@ -164,7 +166,8 @@ fn measure_flows(
         phase.received.extend(reported.received.map(|transferred| (flow.clone(), transferred)));
         phase.sent.extend(reported.sent.map(|transferred| (flow.clone(), transferred)));
     }
-    add_socket_counters(&sampled, trial, &timeline, &mut groups, &mut names);
+    let is_import = matches!(run.backend(), RunBackend::Import);
+    add_socket_counters(&sampled, trial, (&timeline, is_import), &mut groups, &mut names);
     let mut out = RowCollector { timeline: &timeline, schedule, measured: &mut measured };
     out.throughputs(&groups, &names);
     out.samples(trial, sampled, &groups);
@@ -211,11 +214,12 @@ impl<'a> Timeline<'a> {
 }
 
 /// Computes the increase of cumulative socket counters in each phase. Acknowledged bytes, which are divided by the time between samples,
-/// count from the last sample before the phase, or the flow's first one, to the last one in it.
+/// count from the last sample before the phase, or the flow's first one, to the last one in it. In an import, all counters begin with the
+/// flow's first sample: the connection may be older than the trial.
 fn add_socket_counters(
     sampled: &[(Names, Sampled)],
     trial: Trial,
-    timeline: &Timeline<'_>,
+    (timeline, is_import): (&Timeline<'_>, bool),
     groups: &mut BTreeMap<GroupKey, GroupPhase>,
     names: &mut BTreeMap<(Trial, String), BTreeSet<String>>,
 ) {
@@ -236,10 +240,12 @@ fn add_socket_counters(
         let last = sampled.counters;
         let at_end = firsts.get(flow.as_str()).map_or(last, |first| first.at_end(position, last));
         let [[retrans, segments, _, rtos], [_, _, acked, _]] = [at_end, last];
-        // What a socket acknowledged before its first sample took a time that is unknown: the sample may be of an old connection.
-        let first_acked = sampled.first_counters[2].unwrap_or(0.0);
+        let of_first = sampled.first_counters.map(|counter| counter.unwrap_or(0.0));
+        let [old_retrans, old_segments, _, old_rtos] =
+            if is_import { of_first } else { Default::default() };
         let first_s = sampled.span_s.map_or(0.0, |(first_s, _)| first_s);
-        let begin = [0.0, 0.0, first_acked, 0.0, first_s];
+        // What a socket acknowledged before its first sample took a time that is unknown.
+        let begin = [old_retrans, old_segments, of_first[2], old_rtos, first_s];
         let past = before.entry(flow).or_insert(begin);
         let now = [
             retrans.unwrap_or(past[0]),

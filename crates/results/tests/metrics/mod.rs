@@ -284,27 +284,55 @@ fn net_throughput_has_the_bytes_inside_the_phase() {
     near(of("two", Scope::Net, "all"), 18e6);
 }
 
-/// The samples begin 10 s after the connection, so it has acknowledged 22.5 MB by then.
+/// Pushes samples that begin 10 s after the connection.
+fn push_old_connection(writer: &mut TrialWriter<'_>) {
+    for step in 0..120_u32 {
+        let sample = wire::FlowSample {
+            at_ns: at_ns(0, f64::from(step) / 10.0),
+            flow_id: "first/0".into(),
+            group: "first".into(),
+            side: Side::Sender.into(),
+            role: Role::Data.into(),
+            bytes_acked: Some(22_500_000 + u64::from(step) * 225_000),
+            total_retrans_pkts: Some(1000 + step),
+            data_segs_out_pkts: Some(100_000 + step * 100),
+            ..Default::default()
+        };
+        push(writer, "src", Of::FlowSample(sample));
+    }
+}
+
 #[test]
 fn acknowledged_bytes_before_the_first_sample_are_no_throughput() {
     let root = tempfile::tempdir().unwrap();
-    let summary = summary_with(root.path(), |writer| {
-        for step in 0..120_u64 {
-            let sample = wire::FlowSample {
-                at_ns: at_ns(0, step as f64 / 10.0),
-                flow_id: "first/0".into(),
-                group: "first".into(),
-                side: Side::Sender.into(),
-                role: Role::Data.into(),
-                bytes_acked: Some(22_500_000 + step * 225_000),
-                ..Default::default()
-            };
-            push(writer, "src", Of::FlowSample(sample));
-        }
-    });
+    let summary = summary_with(root.path(), push_old_connection);
     let found = summary.summary.find(0, "both", Scope::Group, "first", "throughput_sum", "mean");
     let throughput = found.unwrap().value;
     assert!((throughput - 18e6).abs() < 1.0, "{throughput}");
+}
+
+#[test]
+fn counters_of_imported_flows_begin_with_their_first_sample() {
+    let root = tempfile::tempdir().unwrap();
+    let retransmissions = |summary: &RunSummary| {
+        let of = |metric, stat| {
+            summary.summary.find(0, "both", Scope::Group, "first", metric, stat).unwrap().value
+        };
+        (of("retransmissions", "sum"), of("retransmission_share", "mean"))
+    };
+    // In a run, the counters of a connection begin with the trial.
+    let run = summary_with(root.path(), push_old_connection);
+    assert_eq!(retransmissions(&run), (1119.0, 1119.0 / 111_900.0));
+    let backend = RunBackend::Import;
+    let info = RunInfo { backend, points: vec![(0, vec![])], repeat: 1, ..info() };
+    let run = RunDir::create(root.path(), &info).unwrap();
+    let key = TrialKey { point_id: 0, trial: 1, seed: 0, epoch: run.next_epoch() };
+    let mut writer = run.begin_trial(key, &[phase("both", 0, 12, true)], clocks()).unwrap();
+    push_old_connection(&mut writer);
+    writer.commit(&verdict(Status::Ok, &[])).unwrap();
+    run.finish(RunStatus::Complete).unwrap();
+    let import = RunSummary::compute(run.path(), TrialFilter::default()).unwrap();
+    assert_eq!(retransmissions(&import), (119.0, 119.0 / 11_900.0));
 }
 
 #[test]
