@@ -27,6 +27,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ccbench_proto::metric::{Scope, WHOLE_TRIAL};
+use ccbench_proto::plan::ProbeKind;
 use ccbench_proto::wire::TimingKind;
 use polars::prelude::{Expr, col, lit};
 
@@ -191,7 +192,9 @@ fn probes(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
     let mut aggregates: Vec<Expr> =
         there.map(|(column, _)| samples(answered(column), column)).collect();
     aggregates.extend([sum("lost"), count("seq")]);
-    query::group(run, "probes", trials, lit(true), &["probe_id"], aggregates)
+    // A row of a stream is an interval: it is neither answered nor lost, whatever part of the packets arrived.
+    let has_answers = col("kind").neq(lit(ProbeKind::UdpStream.as_str()));
+    query::group(run, "probes", trials, has_answers, &["probe_id"], aggregates)
 }
 
 /// The phases of each trial.

@@ -335,6 +335,35 @@ fn counters_of_imported_flows_begin_with_their_first_sample() {
     assert_eq!(retransmissions(&import), (119.0, 119.0 / 11_900.0));
 }
 
+/// The rows of a stream do not say which packets are missing.
+#[test]
+fn only_measurements_with_an_answer_have_a_loss_share() {
+    let root = tempfile::tempdir().unwrap();
+    let summary = summary_with(root.path(), |writer| {
+        for (probe_id, kind) in
+            [("echo", wire::ProbeKind::Ping), ("stream", wire::ProbeKind::UdpStream)]
+        {
+            for seq in 0..10_u32 {
+                let is_echo = kind == wire::ProbeKind::Ping;
+                let probe = wire::Probe {
+                    at_ns: at_ns(0, f64::from(seq)),
+                    probe_id: probe_id.into(),
+                    kind: kind.into(),
+                    seq,
+                    rtt_us: (is_echo && seq > 0).then_some(10_000.0),
+                    lost: is_echo && seq == 0,
+                    bytes: (!is_echo).then_some(1500),
+                    ..Default::default()
+                };
+                push(writer, "src", Of::Probe(probe));
+            }
+        }
+    });
+    let loss = |probe| summary.summary.find(0, "both", Scope::Probe, probe, "loss_share", "mean");
+    assert_eq!(loss("echo").map(|row| (row.value, row.n)), Some((0.1, 10)));
+    assert_eq!(loss("stream"), None);
+}
+
 #[test]
 fn unfinished_fetches_are_printed_beside_their_median() {
     let root = tempfile::tempdir().unwrap();
