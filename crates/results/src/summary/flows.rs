@@ -205,7 +205,8 @@ fn samples(run: &RunDir, end: &TrialEnd, bins: &mut BinnedFlows) -> Result<Vec<(
                 continue;
             }
             let (flow, at_s) = (flow.get(row).unwrap_or_default(), at_s.get(row));
-            let srtt_us = srtt_us.get(row);
+            // Before the first measurement, as after a lost SYN, the kernel has 0 (`tcp_rtt_estimator` in net/ipv4/tcp_input.c).
+            let srtt_us = srtt_us.get(row).filter(|us| *us > 0.0);
             if let Some((at_s, us)) = at_s.zip(srtt_us) {
                 bins.srtt(flow, at_s, us);
             }

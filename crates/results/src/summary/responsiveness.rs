@@ -118,7 +118,8 @@ fn load_rtts(run: &RunDir, end: &TrialEnd, groups: &[&str]) -> Result<LoadRtts> 
             else {
                 continue;
             };
-            if let Some(us) = rtt_us.get(row) {
+            // 0: not measured yet.
+            if let Some(us) = rtt_us.get(row).filter(|us| *us > 0.0) {
                 found.entry((phase.to_owned(), group.to_owned())).or_default().push(us);
             }
         }

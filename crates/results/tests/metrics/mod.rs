@@ -335,6 +335,34 @@ fn counters_of_imported_flows_begin_with_their_first_sample() {
     assert_eq!(retransmissions(&import), (119.0, 119.0 / 11_900.0));
 }
 
+/// The kernel has an RTT of 0 until it has measured one.
+#[test]
+fn socket_without_an_rtt_has_no_srtt_of_zero() {
+    let root = tempfile::tempdir().unwrap();
+    let summary = summary_with(root.path(), |writer| {
+        push_flow(writer, "first", 1.0);
+        for nth in 0..10_u32 {
+            let unmeasured = wire::FlowSample {
+                at_ns: at_ns(0, f64::from(nth) / 10.0),
+                flow_id: "first/0".into(),
+                group: "first".into(),
+                side: Side::Sender.into(),
+                role: Role::Data.into(),
+                rtt_us: Some(0),
+                snd_cwnd_pkts: Some(20),
+                ..Default::default()
+            };
+            push(writer, "src", Of::FlowSample(unmeasured));
+        }
+    });
+    let of = |metric, stat| {
+        let found = summary.summary.find(0, "both", Scope::Flow, "first/0", metric, stat).unwrap();
+        (found.value, found.n)
+    };
+    assert_eq!((of("srtt", "min"), of("srtt", "mean").1), ((14_000.0, 110), 110));
+    assert_eq!(of("cwnd", "mean"), (20.0, 120));
+}
+
 /// The rows of a stream do not say which packets are missing.
 #[test]
 fn only_measurements_with_an_answer_have_a_loss_share() {
