@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::rows::{GroupedRows, Names, each_slice};
 use super::sampled::BinnedFlows;
+use super::schedule::Span;
 use crate::error::{FileError, Result};
 use crate::journal::TrialEnd;
 use crate::store::RunDir;
@@ -16,6 +17,42 @@ pub(super) struct Transferred {
     pub(super) intervals: u32,
     /// The bytes within the phase. An interval that crosses the phase's beginning or end counts in proportion to the time inside.
     pub(super) inside_bytes: f64,
+    /// From the first interval to the last, in seconds since the start of the trial.
+    span_s: Option<Span>,
+}
+
+impl Transferred {
+    /// Extends the time from the first interval to the last.
+    pub(super) fn reach(&mut self, (from_s, to_s): Span) {
+        let (first_s, last_s) = self.span_s.unwrap_or((from_s, to_s));
+        self.span_s = Some((first_s.min(from_s), last_s.max(to_s)));
+    }
+}
+
+/// Returns the seconds that the intervals of a group's flows cover: those of the flow that covers the most. Flows of an import may follow
+/// each other; their seconds add up unless the flows overlap for more than half of the shorter one.
+pub(super) fn covered_s<'t>(flows: impl Iterator<Item = &'t Transferred>) -> f64 {
+    let mut known: Vec<(Span, f64)> = Vec::new();
+    let mut without_time_s = 0.0_f64;
+    for flow in flows {
+        match flow.span_s {
+            Some(span) => known.push((span, flow.seconds)),
+            None => without_time_s = without_time_s.max(flow.seconds),
+        }
+    }
+    known.sort_by(|a, b| a.0.0.total_cmp(&b.0.0));
+    let mut apart: Vec<(Span, f64)> = Vec::new();
+    for ((from_s, to_s), seconds) in known {
+        match apart.last_mut() {
+            Some(((first_s, last_s), most_s))
+                if last_s.min(to_s) - from_s > 0.5 * (to_s - from_s).min(*last_s - *first_s) =>
+            {
+                (*last_s, *most_s) = (last_s.max(to_s), most_s.max(seconds));
+            }
+            _ => apart.push(((from_s, to_s), seconds)),
+        }
+    }
+    apart.iter().map(|(_, seconds)| seconds).sum::<f64>().max(without_time_s)
 }
 
 /// The intervals that both ends of a flow reported in a phase.
@@ -173,6 +210,9 @@ fn intervals(
             if known_end_s.is_none() {
                 sum.inside_bytes += bytes;
             }
+            if let Some(end_s) = end_s {
+                sum.reach((end_s - seconds, end_s));
+            }
             sum.bytes += bytes;
             sum.seconds += seconds;
             sum.intervals += u32::from(received_bytes.is_some());
@@ -244,6 +284,24 @@ fn samples(run: &RunDir, end: &TrialEnd, bins: &mut BinnedFlows) -> Result<Vec<(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn flows_in_turn_cover_the_time_of_all() {
+        let flow = |from_s: f64, to_s: f64, seconds: f64| {
+            let mut flow = Transferred { seconds, ..Transferred::default() };
+            flow.reach((from_s, to_s));
+            flow
+        };
+        let covered = |flows: &[Transferred]| covered_s(flows.iter());
+        // Together: that of the one that covers the most.
+        assert_eq!(covered(&[flow(0.0, 20.0, 19.5), flow(0.01, 20.0, 19.9)]), 19.9);
+        assert_eq!(covered(&[flow(0.0, 20.0, 20.0), flow(3.0, 4.0, 1.0)]), 20.0);
+        // Three tests of a server, whose times have a resolution of a second.
+        let tests = [flow(40.0, 60.0, 20.0), flow(0.0, 20.0, 20.0), flow(19.0, 39.0, 20.0)];
+        assert_eq!(covered(&tests), 60.0);
+        assert_eq!(covered(&[Transferred { seconds: 5.0, ..Transferred::default() }]), 5.0);
+        assert_eq!(covered(&[]), 0.0);
+    }
 
     #[test]
     fn counters_of_32_bits_go_on_after_a_wrap() {

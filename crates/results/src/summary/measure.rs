@@ -1,12 +1,12 @@
 //! Computes the metrics of each trial, phase, flow, group, probe and link from aggregated rows.
 //!
-//! - **Throughput** of a group is receiver goodput: bytes divided by the measured seconds that its intervals cover in
-//!   the phase (of the flow that covers the most), not by the requested seconds. If no receiver reported intervals, it is
-//!   computed from the bytes acknowledged between the first and the last sample around the phase. If there are no samples either,
+//! - **Throughput** of a group is receiver goodput: bytes divided by the measured seconds that its intervals cover in the phase (of the
+//!   flow that covers the most; imported flows may follow each other), not by the requested seconds. If no receiver reported intervals,
+//!   it is computed from the bytes acknowledged between the first and the last sample around the phase. If there are no samples either,
 //!   it is computed from the bytes that senders passed to the kernel. A note reports both cases. The throughput of a flow has the same
-//!   denominator, so flows add up to their group; a flow without data counts as 0 while its group runs. For all flows
-//!   together, it is all bytes inside the phase divided by the phase's length, so it cannot exceed the link rate. An interval that
-//!   crosses an end of the phase counts with the part that is inside.
+//!   denominator, so flows add up to their group; a flow without data counts as 0 while its group runs. For all flows together, it is all
+//!   bytes inside the phase divided by the phase's length, so it cannot exceed the link rate. An interval that crosses an end of the
+//!   phase counts with the part that is inside.
 //! - **coverage_share** of a group is the time that its throughput covers, divided by the time the plan lets it run.
 //! - A **group runs in a phase** if the plan schedules it there; queues that drain after its end do not count. If the
 //!   plan cannot be read, a group runs in a phase if its intervals cover half of it, or a tenth with at least three
@@ -31,7 +31,7 @@ use ccbench_proto::plan::ProbeKind;
 use ccbench_proto::wire::TimingKind;
 use polars::prelude::{Expr, col, lit};
 
-use super::flows::{Flows, Sampled, Transferred};
+use super::flows::{Flows, Sampled, Transferred, covered_s};
 use super::network::Curves;
 use super::query::{self, Lines, count, samples, sum};
 use super::rows::Names;
@@ -273,6 +273,7 @@ fn add_socket_counters(
         acked.bytes += bytes;
         acked.inside_bytes += bytes;
         acked.seconds = acked.seconds.max(seconds);
+        acked.reach((now[4] - seconds, now[4]));
         acked.intervals += sampled.rows;
     }
 }
@@ -292,7 +293,7 @@ impl GroupPhase {
     /// Returns the seconds that the group's intervals cover; `None` if it does not run in this phase. `allowed` is from the plan.
     fn covered_s(&self, phase: &PhaseRecord, allowed: Option<bool>) -> Option<f64> {
         let (transferred, _) = self.transferred();
-        let seconds = transferred.values().map(|c| c.seconds).fold(0.0, f64::max);
+        let seconds = covered_s(transferred.values());
         let intervals = transferred.values().map(|c| c.intervals).max().unwrap_or(0);
         let share = seconds / phase.seconds();
         let probably = share >= RUNNING_SHARE
