@@ -1,7 +1,7 @@
 //! The testbed on this machine: a child process, `ccbench-agent testbed`, that holds all network namespaces. It exits when its
 //! standard input closes, so it never outlives the controller, even a killed one.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -183,11 +183,17 @@ impl StateDir {
     fn make(path: PathBuf) -> Result<Self, FileError> {
         use std::os::unix::fs::DirBuilderExt;
         let fail = FileError::of("make the state directory", &path);
+        let make = |dir: &Path| {
+            let mut builder = std::fs::DirBuilder::new();
+            builder.recursive(true).mode(0o700).create(dir).map_err(&fail)
+        };
         // `ccbench clean` and other testbeds may remove the folder before it is locked. In that case, create it again.
         for _ in 0..100 {
-            let mut builder = std::fs::DirBuilder::new();
-            builder.recursive(true).mode(0o700).create(&path).map_err(&fail)?;
-            check_state_root(path.parent().unwrap_or(&path)).map_err(&fail)?;
+            if let Some(root) = path.parent() {
+                make(root)?;
+                check_state_root(root).map_err(&fail)?;
+            }
+            make(&path)?;
             let Ok(lock) = std::fs::File::open(&path) else { continue };
             rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)
                 .map_err(|e| fail(e.into()))?;
