@@ -5,10 +5,11 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
+use ccbench_tests::cpu::CpuWatch;
 use rustix::process::Signal;
 
 use crate::failure::Failure;
-use crate::lane::{FaultResult, Lane, RUN, SHORT};
+use crate::lane::{CLEAN, FaultResult, Lane, RUN, SHORT};
 use crate::nodes::{controller, read};
 
 /// Within this time, an agent that will be killed has recorded changes.
@@ -103,7 +104,10 @@ impl Lane {
         self.nodes[0].stop()?;
         let path = self.bench.path(damage.file);
         let whole = replace(&path, |whole| damage.apply(whole));
-        let status = self.run_with_agent(&[])?;
+        let watch = CpuWatch::start();
+        let ran = self.run_with_agent(&[], &CLEAN);
+        let cpu = watch.report();
+        let status = ran?;
         let code = status.and_then(|status| status.code());
         let printed = self.nodes[0].printed() + &self.bench.printed();
         self.check_logs()?;
@@ -114,9 +118,10 @@ impl Lane {
             }
             None => {}
         }
-        if code == Some(0) && !damage.is_of_undo() {
+        let is_ok = code == Some(0) || self.lacked_cpu(code, &cpu);
+        if is_ok && !damage.is_of_undo() {
             self.wait_until_free(&[0, 1])?;
-        } else if damage.is_of_state() && (code == Some(0) || !printed.contains(file_name(&path))) {
+        } else if damage.is_of_state() && (is_ok || !printed.contains(file_name(&path))) {
             return Err(Failure::Silent { file: path, printed });
         }
         self.nodes[0].stop()?;

@@ -3,7 +3,7 @@
 use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
-use ccbench_tests::cpu::CpuWatch;
+use ccbench_tests::cpu::{CpuReport, CpuWatch};
 use ccbench_tests::node_state::difference;
 use ccbench_tests::{Bench, text};
 
@@ -15,7 +15,7 @@ use crate::nodes::{Node, certificates, controller, pair, plan, read};
 pub const RUN: [&str; 4] = ["run", "plan.toml", "--pki", "pki"];
 /// A run with trials of 300 ms, which may have any verdict. It takes about 3 s.
 pub const SHORT: [&str; 6] = ["run", "plan.toml", "--set", "phases.0.length=300ms", "--pki", "pki"];
-/// The run after a fault, whose only trial must be ok. It takes about as long.
+/// A run whose only trial must be ok, after a fault or with a damaged file. It takes about as long.
 pub const CLEAN: [&str; 6] = ["run", "plan.toml", "--set", "repeat=1", "--pki", "pki"];
 /// Exit code of a run with a failed trial.
 const TRIAL_FAILED: i32 = 1;
@@ -87,8 +87,7 @@ impl Lane {
         }
     }
 
-    /// Runs with exit code 0: every trial must be ok or degraded. If a trial failed only because it lacked CPU time, and others had used
-    /// the CPU, its verdict says nothing about the fault: the run is not judged.
+    /// Runs with exit code 0: every trial must be ok or degraded, unless it [lacked CPU time](Self::lacked_cpu).
     pub fn expect_ok(&mut self, arguments: &[&str]) -> Result<(), Failure> {
         let watch = CpuWatch::start();
         let ran = self.run(&[], arguments);
@@ -97,23 +96,36 @@ impl Lane {
         if status.success() {
             return Ok(());
         }
-        let printed = self.bench.printed();
-        if status.code() == Some(TRIAL_FAILED) && cpu.explains_runs(&self.bench.all_results()) {
-            self.unjudged = Some(format!("{cpu}; {printed}"));
+        if self.lacked_cpu(status.code(), &cpu) {
             return Ok(());
         }
-        Err(Failure::Controller { status, printed })
+        Err(Failure::Controller { status, printed: self.bench.printed() })
     }
 
-    /// Runs with node a's agent, whose command line begins with these words. Returns `None` if the agent ended before it listened.
-    pub fn run_with_agent(&mut self, wrapper: &[String]) -> Result<Option<ExitStatus>, Failure> {
+    /// Returns whether a trial of the run with this exit code failed only because it lacked CPU time, and others had used the CPU. Its
+    /// verdict then says nothing about the fault: the run is not judged.
+    pub fn lacked_cpu(&mut self, code: Option<i32>, cpu: &CpuReport) -> bool {
+        let lacked = code == Some(TRIAL_FAILED) && cpu.explains_runs(&self.bench.all_results());
+        if lacked {
+            self.unjudged = Some(format!("{cpu}; {}", self.bench.printed()));
+        }
+        lacked
+    }
+
+    /// Runs `ccbench ARGS` with node a's agent, whose command line begins with these words. Returns `None` if the agent ended before it
+    /// listened.
+    pub fn run_with_agent(
+        &mut self,
+        wrapper: &[String],
+        arguments: &[&str],
+    ) -> Result<Option<ExitStatus>, Failure> {
         match self.start(wrapper) {
             Err(Failure::AgentEnded(AgentLog { node, .. })) if node == self.nodes[0].control => {
                 Ok(None)
             }
             started => {
                 started?;
-                self.run(&[], &SHORT).map(Some)
+                self.run(&[], arguments).map(Some)
             }
         }
     }
@@ -141,7 +153,7 @@ impl Lane {
 
     pub fn fault_agent(&mut self, fault: &Fault) -> Result<FaultResult, Failure> {
         let calls = self.bench.path("calls");
-        let status = self.run_with_agent(&fault.strace(&calls))?;
+        let status = self.run_with_agent(&fault.strace(&calls), &SHORT)?;
         if status.is_some() && is_impossible(&read(&calls)) {
             return self.replace_nodes();
         }

@@ -2,9 +2,9 @@
 //! processes that are stopped or run out of memory, partitions of the control network, and damaged files. After each fault, the nodes are
 //! in their original state, what was written is complete, nothing panics or hangs, and the next run is ok.
 //!
-//! The verdict of that next run is the only assertion that needs the CPU. Its flow has twice the time in which a flow must start. If its
-//! trial failed for timing reasons only (`link_late`) and other processes used the CPU meanwhile, it is not judged: such faults are counted,
-//! and reported as skipped. A verdict with any other reason counts on every machine.
+//! The verdicts of that next run, and of a run with a damaged file, are the only assertions that need the CPU. Their flow has twice the time
+//! in which a flow must start. If a trial failed for timing reasons only (`link_late`) and other processes used the CPU meanwhile, it is not
+//! judged: such faults are counted, and reported as skipped. A verdict with any other reason counts on every machine.
 //!
 //! `CCBENCH_FAULT_POINTS` is the number of faults of each kind, spread evenly over all; 0 means all. `CCBENCH_FAULT=agent:sendto:KILL:17`
 //! runs only this fault. A failure prints the command that repeats it.

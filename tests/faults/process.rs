@@ -152,7 +152,7 @@ impl Lane {
         group.set_limit(peak * percent / 100);
         let code = match victim {
             Victim::Agent => {
-                let status = self.run_with_agent(&group.wrapper())?;
+                let status = self.run_with_agent(&group.wrapper(), &SHORT)?;
                 self.check_agent(status, true)?
             }
             Victim::Controller => {
