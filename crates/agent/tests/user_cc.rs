@@ -75,7 +75,7 @@ async fn an_object_of_the_user_carries_flows_and_is_unloaded() {
         assert_eq!((flow.cc_requested.as_str(), flow.cc_actual.as_str()), ("mine", "mine"));
     }
     assert!(client.samples.iter().any(|row| row.role() == Role::Data && row.cc == "mine"));
-    assert!(client.states.is_empty(), "it has no rows of inner state");
+    assert!(client.states.is_empty(), "it has no rows of internal state");
     pair.reset().await;
     assert!(!available().contains(&kernel_name), "{:?}", available());
     assert!(pair.is_as_found());

@@ -32,7 +32,7 @@ pub struct SampleTask {
     pub sampler: Box<dyn Sampler>,
     /// The sockets to sample.
     pub flows: Vec<FlowPorts>,
-    /// Reads the inner state of congestion controls.
+    /// Reads the internal state of congestion controls.
     pub cc: cc_state::Reader,
     /// The sampling intervals.
     pub sample: Sample,
@@ -80,7 +80,7 @@ const POINT_GAP_NS: u64 = 50_000_000;
 /// How often the channel's capacity is checked while packets wait for it.
 const PACKETS_GAP_NS: u64 = 10_000_000;
 
-/// The longest time between two reads of inner state, without and with changes that depend on it.
+/// The longest time between two reads of internal state, without and with changes that depend on it.
 const STATE_GAP_NS: u64 = 100_000_000;
 const TRIGGER_GAP_NS: u64 = 5_000_000;
 
@@ -413,7 +413,7 @@ impl SamplerLoop {
         }
     }
 
-    /// Sends rows of inner state. Returns whether there may be more.
+    /// Sends rows of internal state. Returns whether there may be more.
     fn sample_states(&mut self) -> bool {
         let has_more = self.task.cc.drain(&self.ports, &mut self.states);
         for timed in &mut self.task.links {
@@ -471,7 +471,7 @@ impl SamplerLoop {
         while self.sample_states() {}
         if self.task.cc.thinned() > 0 {
             let message = format!(
-                "{} rounds of inner state were skipped to stay within the row limit",
+                "{} rounds of internal state were skipped to stay within the row limit",
                 self.task.cc.thinned()
             );
             self.task.out.offer(Of::Event(event(Kind::CcStateThinned(NoData {}), "", message)));

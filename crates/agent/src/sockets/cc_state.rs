@@ -1,4 +1,4 @@
-//! Rows of inner state. The instances' rings hold one record per socket and round trip, and one whenever a state
+//! Rows of internal state. The instances' rings hold one record per socket and round trip, and one whenever a state
 //! begins. Each record becomes several rows of `cc_state`, one per variable. The rows per second of one node are
 //! limited: above the limit, records are skipped evenly, but never one whose state differs from the previous one. BPF
 //! instances do not even record rounds that would be skipped for a lone socket.
@@ -123,9 +123,13 @@ fn rows_lost(fdinfo: &str) -> Option<u64> {
 fn loss(core: &Core, lost: io::Result<u64>) -> Option<wire::Event> {
     let message = match lost {
         Ok(0) => return None,
-        Ok(lost) => format!("{lost} rows of inner state were lost: the module's buffer was full"),
+        Ok(lost) => {
+            format!("{lost} rows of internal state were lost: the module's buffer was full")
+        }
         Err(error) => {
-            format!("rows of inner state may have been lost; their number cannot be read: {error}")
+            format!(
+                "rows of internal state may have been lost; their number cannot be read: {error}"
+            )
         }
     };
     Some(event(Kind::CcStateError(NoData {}), &format!("ccb_{}", core.name), message))
@@ -346,7 +350,11 @@ mod tests {
             (lost.subject.as_str(), lost.kind),
             ("ccb_ta", Some(Kind::CcStateError(NoData {})))
         );
-        assert!(lost.message.starts_with("41 rows of inner state were lost"), "{}", lost.message);
+        assert!(
+            lost.message.starts_with("41 rows of internal state were lost"),
+            "{}",
+            lost.message
+        );
         assert_eq!(loss(core(), Ok(0)), None);
         // A different file, in which nobody counts lost rows.
         let (reader, _) = reader(vec![(core(), Source::Device(tempfile::tempfile().unwrap()))]);

@@ -343,7 +343,7 @@ impl LoadedCcs {
         renamed
     }
 
-    /// Returns readers of inner state, and an event for each that cannot be opened.
+    /// Returns readers of internal state, and an event for each that cannot be opened.
     pub fn readers(&self) -> (cc_state::Reader, Vec<wire::Event>) {
         let (mut sources, mut events, mut devices) = (Vec::new(), Vec::new(), Vec::new());
         for held in &self.held {
@@ -385,7 +385,7 @@ impl LoadedCcs {
         (cc_state::Reader::new(sources, groups), events)
     }
 
-    /// Returns events for lost rows of inner state of BPF instances; [`cc_state::Reader::losses`] covers modules.
+    /// Returns events for lost rows of internal state of BPF instances; [`cc_state::Reader::losses`] covers modules.
     pub fn losses(&self) -> Vec<wire::Event> {
         #[cfg(feature = "ebpf")]
         {
@@ -412,13 +412,13 @@ impl LoadedCcs {
     }
 }
 
-/// Returns the message about lost rows of inner state, if any are lost or their number is unknown.
+/// Returns the message about lost rows of internal state, if any are lost or their number is unknown.
 #[cfg(feature = "ebpf")]
 fn lost_rows(lost: Option<u64>) -> Option<String> {
     match lost {
         Some(0) => None,
-        Some(lost) => Some(format!("{lost} rows of inner state were lost: the ring was full")),
-        None => Some("the number of lost rows of inner state cannot be read".to_owned()),
+        Some(lost) => Some(format!("{lost} rows of internal state were lost: the ring was full")),
+        None => Some("the number of lost rows of internal state cannot be read".to_owned()),
     }
 }
 
@@ -479,7 +479,7 @@ mod tests {
     fn an_unknown_number_of_lost_rows_is_reported() {
         assert_eq!(lost_rows(Some(0)), None);
         let lost = lost_rows(Some(3)).unwrap();
-        assert_eq!(lost, "3 rows of inner state were lost: the ring was full");
+        assert_eq!(lost, "3 rows of internal state were lost: the ring was full");
         assert!(lost_rows(None).unwrap().ends_with("cannot be read"));
     }
 }

@@ -43,7 +43,7 @@ pub struct InstanceSpec<'a> {
     pub params: &'a [(String, u32)],
     /// Flags of the kernel's `struct tcp_congestion_ops`.
     pub flags: u32,
-    /// Whose inner state to record: that of sockets in this network namespace; 0: in all namespaces; `None`: of no socket.
+    /// Whose internal state to record: that of sockets in this network namespace; 0: in all namespaces; `None`: of no socket.
     pub netns_cookie: Option<u64>,
 }
 
@@ -249,7 +249,7 @@ impl Registered {
         (0..count).filter_map(|at| u32_at(&value, PARAMS + 4 * at)).collect()
     }
 
-    /// Returns how many rows of inner state were lost because the ring was full; `None` if that cannot be read.
+    /// Returns how many rows of internal state were lost because the ring was full; `None` if that cannot be read.
     pub fn lost(&self) -> Option<u64> {
         count(&self.object, 0)
     }
@@ -296,7 +296,7 @@ impl Registered {
     }
 }
 
-/// Rows of inner state of one instance.
+/// Rows of internal state of one instance.
 pub struct Ring {
     ring: RingBuffer<'static>,
     rows: Arc<Mutex<Vec<Vec<u8>>>>,
