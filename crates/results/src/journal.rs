@@ -400,20 +400,24 @@ impl Journal {
         Ok(Self { file, path, state: RunState::default() })
     }
 
-    /// Opens an existing journal and cuts off a torn tail. Also returns the tail's length in bytes.
-    pub(crate) fn reopen(dir: &Path) -> Result<(Self, u64)> {
+    /// Opens an existing journal. A torn end stays until [`Journal::remove_torn_end`] or the next append.
+    pub(crate) fn reopen(dir: &Path) -> Result<Self> {
         let path = dir.join(FILE_NAME);
         let opened = OpenOptions::new().append(true).read(true).open(&path);
         let file = opened.map_err(io_error("open", &path))?;
         lock(&file, dir)?;
         let bytes = input::read_open(&file, &input::RECORD).map_err(io_error("read", &path))?;
         let state = read(&bytes, &path)?;
-        if state.torn_bytes > 0 {
-            file.set_len(state.good_bytes).map_err(io_error("truncate", &path))?;
-            file.sync_all().map_err(io_error("make durable", &path))?;
+        Ok(Self { file, path, state })
+    }
+
+    /// Cuts off the torn end that was there when the journal was opened. Returns its length in bytes.
+    pub(crate) fn remove_torn_end(&mut self) -> Result<u64> {
+        if self.state.torn_bytes > 0 {
+            self.remove_torn_line()?;
+            self.file.sync_all().map_err(io_error("make durable", &self.path))?;
         }
-        let torn = state.torn_bytes;
-        Ok((Self { file, path, state }, torn))
+        Ok(self.state.torn_bytes)
     }
 
     /// Returns an error if the open file is no longer the one at its path: nobody would find new lines.

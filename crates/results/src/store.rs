@@ -20,7 +20,7 @@ use super::curve::TraceCapacities;
 use super::damage::{self, Depth};
 use super::digest::{Digests, FileDigest};
 use super::journal::{self, Entry, Journal, TrialEnd};
-use super::layout::{leftovers, remove, table_files, trial_dir};
+use super::layout::{table_files, trial_dir};
 use super::model::{Levels, NodeClock, Reason, RunInfo, RunStatus, TrialKey, TrialStatus};
 use super::observer::Observer;
 use super::open_run::{Log, OpenRun, State};
@@ -40,8 +40,10 @@ use ccbench_proto::schedule::PhaseSpan;
 
 pub(crate) mod error;
 mod fill;
+mod reopen;
 
 pub use error::StoreError;
+use reopen::reopen;
 
 /// The result of creating, opening or finishing a results directory.
 type Result<T, E = StoreError> = std::result::Result<T, E>;
@@ -484,40 +486,6 @@ impl RunDir {
         self.shared.append(Entry::RunEnd { status, record: Some(digest) })?;
         Ok(replace(&self.shared.path, record::FILE_NAME, &bytes)?)
     }
-}
-
-/// Returns the record and the locked journal of a run of this plan. Repairs what a killed session left, and adds notes.
-fn reopen(path: &Path, plan_sha256: &str, utc: &str, depth: Depth) -> Result<(RunRecord, Journal)> {
-    let mut record = RunRecord::read(path)?;
-    if record.plan_sha256 != plan_sha256 {
-        return Err(StoreError::OtherPlan {
-            path: path.to_path_buf(),
-            found: record.plan_sha256,
-            expected: plan_sha256.to_owned(),
-        });
-    }
-    let (mut journal, torn) = Journal::reopen(path)?;
-    if journal.state().is_compacted() {
-        return Err(StoreError::Compacted { path: path.to_path_buf() });
-    }
-    if torn > 0 {
-        record.notes.push(format!(
-            "{utc}: removed {torn} bytes of an unfinished line from the end of the journal"
-        ));
-    }
-    if let Some((point_id, trial)) = record.lost(journal.state()).into_iter().next() {
-        return Err(StoreError::LostTrial { path: path.to_path_buf(), point_id, trial });
-    }
-    damage::mark(path, journal.state_mut(), depth, |_| true, &Observer::default());
-    for leftover in leftovers(path, journal.state())? {
-        remove(&leftover)?;
-        let name = leftover.strip_prefix(path).unwrap_or(&leftover);
-        record.notes.push(format!(
-            "{utc}: removed {}, left by a trial that was not committed",
-            name.display()
-        ));
-    }
-    Ok((record, journal))
 }
 
 /// Writes the start of a session to the journal, and `run.json`.

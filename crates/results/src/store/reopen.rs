@@ -1,0 +1,94 @@
+//! Opens a results directory to continue or to end its run.
+
+use std::path::Path;
+
+use super::{Result, StoreError};
+use crate::damage::{self, Depth};
+use crate::journal::Journal;
+use crate::layout::{leftovers, remove};
+use crate::observer::Observer;
+use crate::record::RunRecord;
+
+/// Returns the record and the locked journal of a run of this plan. Repairs what a killed session left, and adds notes.
+pub(super) fn reopen(
+    path: &Path,
+    plan_sha256: &str,
+    utc: &str,
+    depth: Depth,
+) -> Result<(RunRecord, Journal)> {
+    // The error says what is wrong if this is no results directory.
+    RunRecord::read(path)?;
+    let mut journal = Journal::reopen(path)?;
+    // Read with the lock: a session replaces the file when it ends, shortly before it releases the lock.
+    let mut record = RunRecord::read(path)?;
+    if record.plan_sha256 != plan_sha256 {
+        return Err(StoreError::OtherPlan {
+            path: path.to_path_buf(),
+            found: record.plan_sha256,
+            expected: plan_sha256.to_owned(),
+        });
+    }
+    if journal.state().is_compacted() {
+        return Err(StoreError::Compacted { path: path.to_path_buf() });
+    }
+    let torn = journal.remove_torn_end()?;
+    if torn > 0 {
+        record.notes.push(format!(
+            "{utc}: removed {torn} bytes of an unfinished line from the end of the journal"
+        ));
+    }
+    if let Some((point_id, trial)) = record.lost(journal.state()).into_iter().next() {
+        return Err(StoreError::LostTrial { path: path.to_path_buf(), point_id, trial });
+    }
+    damage::mark(path, journal.state_mut(), depth, |_| true, &Observer::default());
+    for leftover in leftovers(path, journal.state())? {
+        remove(&leftover)?;
+        let name = leftover.strip_prefix(path).unwrap_or(&leftover);
+        record.notes.push(format!(
+            "{utc}: removed {}, left by a trial that was not committed",
+            name.display()
+        ));
+    }
+    Ok((record, journal))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::journal::JournalError;
+    use crate::model::RunInfo;
+    use crate::store::{RunDir, StoreError};
+    use crate::trial::tests::info;
+
+    #[test]
+    fn what_counts_is_the_record_after_the_end_of_another_session() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path(), &info()).unwrap();
+        let path = run.path().to_path_buf();
+        let other = RunInfo { plan_sha256: "fedcba9876543210".into(), ..info() };
+        // The record does not count before the other session has ended.
+        let error = RunDir::resume(&path, &other).unwrap_err();
+        assert!(matches!(error, StoreError::Journal(JournalError::Locked { .. })), "{error}");
+        drop(run);
+        let error = RunDir::resume(&path, &other).unwrap_err();
+        assert!(matches!(error, StoreError::OtherPlan { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_refused_run_keeps_its_journal() {
+        use std::io::Write as _;
+
+        let root = tempfile::tempdir().unwrap();
+        let path = RunDir::create(root.path(), &info()).unwrap().path().to_path_buf();
+        let journal = path.join("journal.ndjson");
+        std::fs::File::options().append(true).open(&journal).unwrap().write_all(b"torn").unwrap();
+        let before = std::fs::read(&journal).unwrap();
+        RunDir::reopen(&path, "of another plan", info().started_utc).unwrap_err();
+        assert_eq!(std::fs::read(&journal).unwrap(), before);
+        let run = RunDir::reopen(&path, &info().plan_sha256, info().started_utc).unwrap();
+        assert!(
+            run.notes().iter().any(|note| note.contains("removed 4 bytes")),
+            "{:?}",
+            run.notes()
+        );
+    }
+}
