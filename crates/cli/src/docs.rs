@@ -285,7 +285,9 @@ fn results_directory_section(error: &StoreError) -> Option<Section> {
         StoreError::File(error) => file_section(error),
         StoreError::Journal(error) => journal_section(error),
         StoreError::OtherPlan { .. } => Some(REPEATING),
-        StoreError::DamagedPlan { .. } | StoreError::LostTrial { .. } => Some(INTEGRITY),
+        StoreError::DamagedPlan { .. }
+        | StoreError::OtherFile { .. }
+        | StoreError::LostTrial { .. } => Some(INTEGRITY),
         _ => None,
     }
 }

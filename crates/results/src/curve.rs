@@ -484,6 +484,14 @@ flows = ["f"]
             "{notes:?}"
         );
 
+        // A copy that has changed is left out, although the plan has no hash of a file that a factor names.
+        std::fs::write(run.path().join("traces/y/t.csv"), ones).unwrap();
+        let reader = RunDir::open(run.path()).unwrap();
+        let known = |id| reader.trace_capacities().curve(id, "up").is_some();
+        assert_eq!([0, 1].map(known), [true, false]);
+        let notes = reader.notes();
+        assert!(notes.iter().any(|note| note.contains("y/t.csv: it has changed")), "{notes:?}");
+
         // A trace whose hash does not match the plan is ignored, and a note says so.
         let other = "0".repeat(64);
         let late = "file = \"late.csv\"";

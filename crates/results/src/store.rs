@@ -134,10 +134,12 @@ impl RunDir {
     /// count as failed.
     ///
     /// # Errors
-    /// The directory cannot be opened (see [`RunDir::open`]) or written, another process is writing to it, or the plan differs.
+    /// The directory cannot be opened (see [`RunDir::open`]) or written, another process is writing to it, or the plan or one of its
+    /// files differs.
     pub fn resume(path: &Path, info: &RunInfo) -> Result<Self> {
         let utc = info.started_utc.to_string();
-        let (mut record, mut journal) = reopen(path, &info.plan_sha256, &utc, Depth::Digests)?;
+        let (mut record, mut journal) =
+            reopen(path, &info.plan_sha256, &copies(info), &utc, Depth::Digests)?;
         record.sessions.push(RunSession::new(info));
         record.status = RunStatus::Running;
         record.planned_trials = None;
@@ -154,7 +156,7 @@ impl RunDir {
     /// # Errors
     /// As [`RunDir::resume`].
     pub fn reopen(path: &Path, plan_sha256: &str, utc: jiff::Timestamp) -> Result<Self> {
-        let (record, journal) = reopen(path, plan_sha256, &utc.to_string(), Depth::Sizes)?;
+        let (record, journal) = reopen(path, plan_sha256, &[], &utc.to_string(), Depth::Sizes)?;
         let version = record.sessions.last().map(|session| session.ccbench_version.clone());
         let path = path.to_path_buf();
         Ok(Self::with(path, version.unwrap_or_default(), record, Log::Write(journal)))
@@ -319,7 +321,8 @@ impl RunDir {
             let text = input::read_to_string(&path, &input::RECORD);
             let text = text.unwrap_or_default();
             let files = check::trace_files(&text, &[]);
-            let (traces, errors) = stored::read_stored(&self.shared.path, &files);
+            let digests = self.shared.state().log.state().run_files.clone();
+            let (traces, errors) = stored::read_stored(&self.shared.path, &files, &digests);
             let mut notes: Vec<String> = errors
                 .iter()
                 .map(|error| format!("{error}; the capacity of its links is unknown"))
@@ -520,8 +523,11 @@ fn run_files(path: &Path, info: &RunInfo) -> Result<Digests, FileError> {
     names.map(digest).collect()
 }
 
+/// A folder of a results directory, and the contents of the plan's files in it by their names there.
+type Copies<'a> = (&'static str, &'a BTreeMap<PathBuf, Vec<u8>>);
+
 /// Returns the copies of the plan's files, by their folder.
-fn copies(info: &RunInfo) -> [(&'static str, &BTreeMap<PathBuf, Vec<u8>>); 2] {
+fn copies(info: &RunInfo) -> [Copies<'_>; 2] {
     [(stored::FOLDER, &info.traces), (stored::CC_FOLDER, &info.ccs)]
 }
 

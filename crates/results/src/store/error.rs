@@ -61,6 +61,20 @@ pub enum StoreError {
         /// What is wrong.
         what: String,
     },
+    /// A trace or a congestion control of a resumed run is not the one with which it began.
+    #[error(
+        "{}/{file} is not the file with which the run began ({what}), so the remaining trials would differ from the earlier ones; restore it \
+         from a copy, or start a new run; `ccbench verify {}` lists all damaged files",
+        path.display(), path.display()
+    )]
+    OtherFile {
+        /// The results directory.
+        path: PathBuf,
+        /// The file's path in it.
+        file: String,
+        /// What is wrong with the file there.
+        what: String,
+    },
     /// The journal of a complete run lacks a trial, so apparent leftovers are that trial's data.
     #[error(
         "{}/journal.ndjson is damaged: it lacks trial {trial} of point {point_id}, which run.json of the complete run has, and \
@@ -102,9 +116,10 @@ impl StoreError {
             | Self::IsPlan { .. }
             | Self::Compacted { .. }
             | Self::NotEmpty { .. } => ErrorClass::Usage,
-            Self::OtherPlan { .. } | Self::DamagedPlan { .. } | Self::LostTrial { .. } => {
-                ErrorClass::Run
-            }
+            Self::OtherPlan { .. }
+            | Self::DamagedPlan { .. }
+            | Self::OtherFile { .. }
+            | Self::LostTrial { .. } => ErrorClass::Run,
         }
     }
 }

@@ -2,17 +2,19 @@
 
 use std::path::Path;
 
-use super::{Result, StoreError};
-use crate::damage::{self, Depth};
+use super::{Copies, Result, StoreError};
+use crate::damage::{self, Depth, compare_with_digest};
+use crate::digest::{Digests, FileDigest};
 use crate::journal::Journal;
 use crate::layout::{leftovers, remove};
 use crate::observer::Observer;
 use crate::record::RunRecord;
 
-/// Returns the record and the locked journal of a run of this plan. Repairs what a killed session left, and adds notes.
+/// Returns the record and the locked journal of a run of this plan with these copies of its files. Repairs what a killed session left, and adds notes.
 pub(super) fn reopen(
     path: &Path,
     plan_sha256: &str,
+    copies: &[Copies<'_>],
     utc: &str,
     depth: Depth,
 ) -> Result<(RunRecord, Journal)> {
@@ -31,6 +33,7 @@ pub(super) fn reopen(
     if journal.state().is_compacted() {
         return Err(StoreError::Compacted { path: path.to_path_buf() });
     }
+    check_copies(path, copies, &journal.state().run_files)?;
     let torn = journal.remove_torn_end()?;
     if torn > 0 {
         record.notes.push(format!(
@@ -52,8 +55,27 @@ pub(super) fn reopen(
     Ok((record, journal))
 }
 
+/// Refuses a file of the plan that is not the one with which the run began. The resolved plan has no digests of files that factors name.
+fn check_copies(path: &Path, copies: &[Copies<'_>], known: &Digests) -> Result<()> {
+    for (folder, files) in copies {
+        for (name, content) in *files {
+            let file = Path::new(folder).join(name).to_string_lossy().into_owned();
+            // Earlier versions kept no digests.
+            let Some(expected) = known.get(&file) else { continue };
+            if FileDigest::of(content) != *expected {
+                let what = compare_with_digest(&path.join(&file), Some(expected), Depth::Digests);
+                let what = what.unwrap_or_else(|| "another one was read".to_owned());
+                return Err(StoreError::OtherFile { path: path.to_path_buf(), file, what });
+            }
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use crate::journal::JournalError;
     use crate::model::RunInfo;
     use crate::store::{RunDir, StoreError};
@@ -90,5 +112,26 @@ mod tests {
             "{:?}",
             run.notes()
         );
+    }
+
+    #[test]
+    fn a_trace_that_has_changed_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let with = |text: &str| RunInfo {
+            traces: [(PathBuf::from("cell.csv"), text.into())].into(),
+            ..info()
+        };
+        let path = RunDir::create(root.path(), &with("old")).unwrap().path().to_path_buf();
+        let copy = path.join("traces/cell.csv");
+        std::fs::write(&copy, "new").unwrap();
+        let error = RunDir::resume(&path, &with("new")).unwrap_err();
+        assert!(matches!(error, StoreError::OtherFile { .. }), "{error}");
+        let error = error.to_string();
+        assert!(error.contains("traces/cell.csv") && error.contains("SHA-256 differs"), "{error}");
+        std::fs::remove_file(&copy).unwrap();
+        let error = RunDir::resume(&path, &with("new")).unwrap_err().to_string();
+        assert!(error.contains("(missing)"), "{error}");
+        std::fs::write(&copy, "old").unwrap();
+        RunDir::resume(&path, &with("old")).unwrap();
     }
 }

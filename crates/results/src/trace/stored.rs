@@ -9,6 +9,8 @@ use ccbench_proto::plan::check::{TraceFacts, TraceFiles};
 use ccbench_proto::plan::digest_bytes;
 use ccbench_proto::trace::{self, TraceError};
 
+use crate::digest::{Digests, FileDigest};
+
 /// Name of the folder in a results directory.
 pub const FOLDER: &str = "traces";
 
@@ -22,15 +24,26 @@ enum ReadError {
     Io(#[from] std::io::Error),
     #[error(transparent)]
     Trace(#[from] TraceError),
+    #[error("it has changed since the run began: its SHA-256 differs")]
+    Changed,
 }
 
-/// Reads the stored copies of these trace files. The second value has a message for each file that cannot be read.
-pub fn read_stored(results: &Path, files: &BTreeSet<String>) -> (TraceFiles, Vec<String>) {
+/// Reads the stored copies of these trace files, and compares them with their digests as far as those are known. The second value has a message for each file that cannot be read.
+pub(crate) fn read_stored(
+    results: &Path,
+    files: &BTreeSet<String>,
+    digests: &Digests,
+) -> (TraceFiles, Vec<String>) {
     let (mut found, mut errors) = (TraceFiles::new(), vec![]);
     for (file, name) in stored_names(files) {
-        let path = results.join(FOLDER).join(name);
+        let name = Path::new(FOLDER).join(name);
+        let path = results.join(&name);
         let read = || -> Result<TraceFacts, ReadError> {
             let bytes = input::read(&path, &input::RECORD)?;
+            let expected = digests.get(&*name.to_string_lossy());
+            if expected.is_some_and(|expected| FileDigest::of(&bytes) != *expected) {
+                return Err(ReadError::Changed);
+            }
             Ok(facts(&file, &bytes)?)
         };
         match read() {
