@@ -451,6 +451,7 @@ fn until(mut at_ns: Vec<u64>, length_ms: u64) -> Result<Opportunities, GenerateE
         return Err(GenerateError::LengthOfOpportunities(Micros::from_millis(length_ms)));
     }
     at_ns.push(length_ns);
+    check_opportunity_count(&at_ns)?;
     Ok(Opportunities { at_ns, bytes: BYTES, length_ns })
 }
 

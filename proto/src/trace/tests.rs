@@ -274,6 +274,15 @@ fn time_without_a_packet_at_the_end_is_refused_by_mahimahi() {
 }
 
 #[test]
+fn no_more_opportunities_are_written_than_can_be_read() {
+    // 1000 packets in a millisecond, so 1000 more than the limit.
+    let trace = read("rate_mbit,dwell_s\n12000,4.001\n").unwrap();
+    let error = write(&trace, Format::Mahimahi).unwrap_err();
+    assert_eq!(error, WriteError::TooManyLines);
+    assert!(error.to_string().contains(&format!("more than {MAX_ROWS} lines")), "{error}");
+}
+
+#[test]
 fn written_traces_parse_back() {
     let text = "2310,0.31\n0,0.3\n0.5,0.02\n";
     let trace = read(text).unwrap();

@@ -39,7 +39,9 @@ pub enum WriteError {
     #[error("it lasts longer than a day, the limit of a mahimahi trace")]
     TooLong,
     /// The mahimahi trace would have too many lines.
-    #[error("the file would have more than {MAX_OPPORTUNITIES} lines")]
+    #[error(
+        "the file would have more than {MAX_ROWS} lines, the limit of a trace; use `ccbench` or `dwell`"
+    )]
     TooManyLines,
 }
 
@@ -64,8 +66,6 @@ pub fn write(trace: &Trace, format: Format) -> Result<String, WriteError> {
 
 /// Interval over which opportunities become a rate.
 const WINDOW_NS: u64 = 100_000_000;
-/// Maximum number of lines of a mahimahi file.
-const MAX_OPPORTUNITIES: u128 = 20_000_000;
 
 fn only_rates(steps: &Steps) -> Result<(), WriteError> {
     match steps.steps.iter().find(|step| step.delay_ns.is_some() || step.loss.is_some()) {
@@ -215,7 +215,7 @@ fn opportunities(steps: &Steps) -> Result<Opportunities, WriteError> {
     for (step, length_ns) in steps.spans() {
         let rate = u128::from(step.rate.ok_or(WriteError::NoRate)?.bits_per_sec());
         if (credit + rate * u128::from(length_ns)) / quantum + at_ns.len() as u128
-            > MAX_OPPORTUNITIES
+            > MAX_ROWS as u128
         {
             return Err(WriteError::TooManyLines);
         }
