@@ -159,7 +159,7 @@ struct Order<'a> {
     days: Option<u32>,
 }
 
-/// Makes `dir` with `ca.pem`, `ca.key`, `crl.pem`, `controller.pem` and `controller.key`.
+/// Makes `dir` with `ca.pem`, `ca.key`, `crl.pem`, `controller.pem` and `controller.key`: all of them, or after an error none.
 ///
 /// # Errors
 /// The directory already holds an authority, which is never overwritten, or cannot be written.
@@ -170,6 +170,26 @@ pub fn init(dir: &Path) -> Result<(), PkiError> {
         return Err(PkiError::Exists(dir.to_owned()));
     }
     std::fs::create_dir_all(dir).map_err(FileError::of("make", dir))?;
+    // The directory may have other files, so the authority is made in a directory within it, which only its owner can read.
+    let made = tempfile::Builder::new().prefix(".init-").tempdir_in(dir);
+    let made = made.map_err(FileError::of("make a temporary directory in", dir))?;
+    make_authority(made.path())?;
+    let files = [&["crl.pem"][..], &files].concat();
+    for (nth, file) in files.iter().enumerate() {
+        let to = dir.join(file);
+        if let Err(error) = std::fs::rename(made.path().join(file), &to) {
+            for moved in files.iter().take(nth) {
+                // The first error is the one to report.
+                let _ = std::fs::remove_file(dir.join(moved));
+            }
+            return Err(FileError::of("make", &to)(error).into());
+        }
+    }
+    Ok(())
+}
+
+/// Makes the files of [`init`] in an empty directory.
+fn make_authority(dir: &Path) -> Result<(), PkiError> {
     let key = KeyPair::generate()?;
     let certificate = authority()?.self_signed(&key)?;
     write(dir, "ca.pem", &certificate.pem(), Readers::All)?;

@@ -225,6 +225,26 @@ fn no_part_of_an_authority_is_overwritten() {
 }
 
 #[test]
+fn an_authority_is_made_as_a_whole_or_not_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let names = || {
+        let entries = std::fs::read_dir(dir.path()).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.collect::<std::collections::BTreeSet<_>>()
+    };
+    let all =
+        ["ca.key", "ca.pem", "controller.key", "controller.pem", "crl.pem"].map(str::to_owned);
+    // A file cannot replace a directory.
+    let blocked = dir.path().join("crl.pem");
+    std::fs::create_dir(&blocked).unwrap();
+    assert!(matches!(init(dir.path()), Err(PkiError::File(_))));
+    assert_eq!(names(), ["crl.pem".to_owned()].into());
+    std::fs::remove_dir(&blocked).unwrap();
+    init(dir.path()).unwrap();
+    assert_eq!(names(), all.into());
+}
+
+#[test]
 fn a_key_is_private_in_a_file_that_others_could_read() {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = tempfile::tempdir().unwrap();
