@@ -146,6 +146,8 @@ pub struct Agent {
     has_kernel_of_plan: bool,
     /// A kernel that the node did not boot although it was rebooted into it.
     not_booted: Option<String>,
+    /// What the reset after the node's last loss could not undo.
+    not_undone: Vec<String>,
     /// The node's generation in its last reply.
     generation: AtomicU64,
     /// Whether it listens on TCP, where message sizes are limited.
@@ -193,6 +195,7 @@ impl Agents {
                 info,
                 has_kernel_of_plan: false,
                 not_booted: None,
+                not_undone: Vec::new(),
                 generation,
                 is_remote,
                 shares_clock,

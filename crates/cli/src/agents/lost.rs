@@ -45,6 +45,15 @@ impl Agents {
         note_all(rebooted, join_all(calls).await)
     }
 
+    /// Takes by node what the reset after its last loss could not undo. The next trial may measure these leftovers.
+    pub fn take_not_undone(&mut self) -> BTreeMap<String, Vec<String>> {
+        let agents = self.by_node.iter_mut();
+        agents
+            .map(|(node, agent)| (node.clone(), std::mem::take(&mut agent.not_undone)))
+            .filter(|(_, failed)| !failed.is_empty())
+            .collect()
+    }
+
     /// Reboots every node that does not run the kernel of its release, and waits at most `limit` for each. Adds the rebooted
     /// nodes with a description to `rebooted`, even if another node fails.
     ///
@@ -123,7 +132,7 @@ impl Agent {
         };
         self.generation.store(info.generation, Ordering::Relaxed);
         let request = wire::ResetRequest { run_id: run_id.to_owned(), epoch };
-        call(node, "reset", self.client.reset(request)).await?;
+        self.not_undone = call(node, "reset", self.client.reset(request)).await?.failed;
         if rebooted.is_some() {
             self.info = info;
         }

@@ -69,6 +69,7 @@ pub(super) async fn run(
         Ok(prepared) => prepared,
         Err(error) => return Err(record_not_run(trial, key, error)),
     };
+    let left_before = testbed.agents.take_not_undone();
     let recorded = prepared.run(testbed, progress, interrupt).await;
     // The nodes are prepared, so reset them even after an error.
     let not_undone = testbed.agents.reset(&trial.experiment.id, key.epoch).await;
@@ -77,10 +78,10 @@ pub(super) async fn run(
     let (mut recorder, result) = recorded?;
     bound_clocks(testbed, &prepared.offsets, &mut recorder).await;
     if testbed.process.is_none() {
-        for (node, failed) in &not_undone {
+        for (node, failed) in left_before.iter().chain(&not_undone) {
             recorder.errors.push(format!("{node}: reset failed: {}", failed.join("; ")));
         }
-    } else if !not_undone.is_empty() {
+    } else if !left_before.is_empty() || !not_undone.is_empty() {
         // Changes in a namespace of this machine disappear with the namespace.
         testbed.broken = true;
     }

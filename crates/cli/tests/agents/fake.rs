@@ -47,6 +47,13 @@ pub(crate) fn serve_runs(runs: Vec<Vec<Vec<u8>>>) -> SocketAddr {
     start(FakeAgent { runs: Arc::new(Mutex::new(runs.into())), ..FakeAgent::default() })
 }
 
+/// Like [`serve_runs`], for an agent whose first Reset after its second description could not undo `left`. The controller describes a
+/// node again after it was lost.
+pub(crate) fn serve_leaving(left: &'static str, runs: Vec<Vec<Vec<u8>>>) -> SocketAddr {
+    let leaves = Arc::new(Mutex::new(Some(left)));
+    start(FakeAgent { runs: Arc::new(Mutex::new(runs.into())), leaves, ..FakeAgent::default() })
+}
+
 /// Like [`serve`], for an agent on another machine. The controller measures its clock, as exactly as the load allows.
 pub(crate) fn serve_elsewhere(messages: Vec<Vec<u8>>) -> SocketAddr {
     let runs = Arc::new(Mutex::new(vec![messages].into()));
@@ -143,6 +150,8 @@ struct FakeAgent {
     reboot: Arc<AtomicU32>,
     /// How often it has been described.
     described: Arc<AtomicU32>,
+    /// What the first Reset after the second description cannot undo.
+    leaves: Arc<Mutex<Option<&'static str>>>,
 }
 
 impl FakeAgent {
@@ -187,6 +196,11 @@ impl FakeAgent {
             "/ccbench.v1.Agent/Clock" => {
                 let [received_ns, sent_ns] = [monotonic_ns(), monotonic_ns() + self.clock_reply_ns];
                 wire::ClockReply { received_ns, sent_ns, realtime_ns: 0 }.encode_to_vec()
+            }
+            "/ccbench.v1.Agent/Reset" if self.described.load(Ordering::Relaxed) > 1 => {
+                let left = self.leaves.lock().unwrap().take();
+                let failed = left.map(str::to_owned).into_iter().collect();
+                wire::ResetReply { failed, ..wire::ResetReply::default() }.encode_to_vec()
             }
             // Check, Prepare, Reset and Reboot: a message with default values in all fields has no bytes.
             _ => vec![],

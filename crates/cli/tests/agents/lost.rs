@@ -8,7 +8,7 @@ use ccbench_proto::wire::{self, run_event::Of};
 use ccbench_results::TrialStatus;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::fake::{self, serve, serve_rebooted, serve_runs};
+use crate::fake::{self, serve, serve_leaving, serve_rebooted, serve_runs};
 use crate::version::{plan_of, run_on};
 
 /// Returns a row of the plan's probe.
@@ -23,6 +23,15 @@ fn a_trial_that_lost_a_node_is_repeated_once_the_node_answers() {
         run_on(serve_runs(vec![vec![probe()], vec![probe(), fake::done()]]));
     assert_eq!((status, reasons), (TrialStatus::Ok, vec![]));
     assert!(printed.contains("trying again when every node answers"), "{printed}");
+}
+
+#[test]
+fn what_the_reset_of_a_lost_node_leaves_is_a_reason_of_the_next_trial() {
+    let runs = vec![vec![probe()], vec![probe(), fake::done()]];
+    let (status, reasons, ..) = run_on(serve_leaving("link up on eth1: busy", runs));
+    assert_ne!(status, TrialStatus::Ok);
+    let expected = "one: reset failed: link up on eth1: busy";
+    assert!(reasons.iter().any(|reason| reason.contains(expected)), "{reasons:?}");
 }
 
 #[test]
