@@ -5,8 +5,8 @@
 //! This must run on the main thread of a process without other threads: creating a user namespace requires it, and the
 //! parent-death signal ties the children to the thread that starts them.
 
-use std::io::Write;
-use std::path::PathBuf;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 use ccbench_proto::plan::{Plan, check::check, parse::parse};
 use ccbench_proto::testbed::{AgentDied, Ready, ReadyNode};
@@ -30,6 +30,7 @@ use build::Testbed;
 pub use control_input::plan_length;
 use control_input::{ControlInput, Wake};
 pub use error::TestbedError;
+use sweep::Swept;
 
 /// `ccbench-agent testbed`: a resolved plan on standard input, up to a line `---END---`. The input then stays
 /// open; its end is the end of the testbed.
@@ -76,7 +77,9 @@ fn hold(args: &Args) -> Result<(), TestbedError> {
     let ready = Ready { ready: true, error: String::new(), rootless, notes, nodes };
     // Leftovers of earlier testbeds are not a reason to fail.
     if let Some(root) = args.dir.parent() {
-        let _ = sweep::sweep(root);
+        for what in not_swept(root, sweep::sweep(root)) {
+            tracing::warn!("leftovers of an earlier testbed stay: {what}");
+        }
     }
     // From here on, a closed reader is no error: it ends the control input.
     let _ = print_line(&ready);
@@ -88,6 +91,14 @@ fn hold(args: &Args) -> Result<(), TestbedError> {
     Ok(())
 }
 
+/// Returns what a sweep over `root` could not remove, each with its reason.
+fn not_swept(root: &Path, swept: io::Result<Swept>) -> Vec<String> {
+    match swept {
+        Ok(swept) => swept.failed,
+        Err(error) => vec![format!("list {}: {error}", root.display())],
+    }
+}
+
 fn resolved(text: &str) -> Result<Plan, TestbedError> {
     let checked = parse(text).and_then(check).map_err(|problems| {
         let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
@@ -96,9 +107,24 @@ fn resolved(text: &str) -> Result<Plan, TestbedError> {
     Ok(checked.0.plan().clone())
 }
 
-fn print_line(line: &impl Serialize) -> std::io::Result<()> {
+fn print_line(line: &impl Serialize) -> io::Result<()> {
     let line = serde_json::to_string(line)?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}")?;
     out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_sweep_leaves_is_named() {
+        let root = Path::new("/run/ccbench");
+        let left = vec!["remove /run/ccbench/1: permission denied".to_owned()];
+        let swept = Swept { failed: left.clone(), ..Swept::default() };
+        assert_eq!(not_swept(root, Ok(swept)), left);
+        let unreadable = Err(io::ErrorKind::PermissionDenied.into());
+        assert_eq!(not_swept(root, unreadable), ["list /run/ccbench: permission denied"]);
+    }
 }
