@@ -239,7 +239,7 @@ pub async fn prepare(
     set_sysctls(&task, context, trial)?;
     // Traffic generators set the congestion control on both ends, so both need it loaded.
     let (id, node) = &context.here;
-    trial.cc = load::load(&task, id, node, &supplied)?;
+    trial.cc = load::load_in_thread(&task, id, node, &supplied).await?;
     for loaded in trial.cc.messages() {
         let via = loaded.via().as_text();
         let of = match loaded.sha256.as_str() {

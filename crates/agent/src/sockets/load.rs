@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
 
-use ccbench_proto::cc::supplied::{BpfObject, SuppliedFile};
+use ccbench_proto::cc::supplied::{BpfObject, CcFacts, SuppliedFile};
 use ccbench_proto::cc::{self, Core, Instance};
 use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::plan::{Cc, Via};
@@ -22,6 +22,7 @@ use super::struct_ops;
 use super::supplied::{Supplied, SuppliedCc};
 use super::verify::{check, choose, try_on_socket};
 use super::{cc_state, kernel_module, supplied_module, sysfs};
+use crate::blocking;
 use crate::event::event;
 use crate::undo::Outcome;
 
@@ -69,6 +70,32 @@ pub fn load(
         loaded.held.push(LoadedInstance { message, ..held });
     }
     Ok(loaded)
+}
+
+/// As [`load`], beside the runtime: the kernel may take seconds to load a module or, after an error, to unload it.
+///
+/// # Errors
+/// As [`load`].
+pub async fn load_in_thread(
+    task: &NodeTask,
+    trial: &TrialId,
+    node: &str,
+    supplied: &BTreeMap<String, SuppliedCc<'_>>,
+) -> Result<LoadedCcs, LoadError> {
+    if needed(task, node).next().is_none() {
+        return load(task, trial, node, supplied);
+    }
+    let (task, trial, node) = (task.clone(), trial.clone(), node.to_owned());
+    let files = supplied.iter();
+    let files: Vec<(String, Vec<u8>, CcFacts)> =
+        files.map(|(name, cc)| (name.clone(), cc.bytes.to_vec(), cc.facts.clone())).collect();
+    blocking::run(move || {
+        let supplied = files.iter().map(|(name, bytes, facts)| {
+            (name.clone(), SuppliedCc { bytes: bytes.as_slice(), facts: facts.clone() })
+        });
+        load(&task, &trial, &node, &supplied.collect())
+    })
+    .await
 }
 
 /// Refuses instances of this node whose digest in the plan is not allowed. Needs no files.
@@ -481,5 +508,20 @@ mod tests {
         let lost = lost_rows(Some(3)).unwrap();
         assert_eq!(lost, "3 rows of internal state were lost: the ring was full");
         assert!(lost_rows(None).unwrap().ends_with("cannot be read"));
+    }
+}
+
+#[cfg(test)]
+mod thread_tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_error_of_an_instance_arrives_from_the_thread() {
+        let cc = BTreeMap::from([("mine".to_owned(), Cc::new("none_such"))]);
+        let task = NodeTask { cc, ..NodeTask::default() };
+        let loaded = load_in_thread(&task, &TrialId::default(), "node", &BTreeMap::new()).await;
+        let error = loaded.err().unwrap();
+        assert_eq!((error.name.as_str(), error.algorithm.as_str()), ("mine", "none_such"));
+        assert!(matches!(*error.source, SocketError::NotAvailable(_)), "{error}");
     }
 }
