@@ -1,10 +1,10 @@
 //! Checks changes that a state of a flow's congestion control triggers.
 
 use crate::cc;
-use crate::plan::{Change, Plan, When};
+use crate::plan::{Change, Plan, When, timeline};
 
 use super::Target;
-use super::limits::known_flow;
+use super::limits::{LENGTHS, PHASE_FLOWS, known_flow};
 use super::problems::Problems;
 
 /// Checks `at` and `when` of an entry of `changes`.
@@ -54,8 +54,25 @@ fn check_when(
         let reads: &[&[&str]] = &[&path("cc_state"), &["flows", &when.flow, "cc"], &["cc"]];
         problems.error_from(&path("cc_state"), reads, why);
     }
+    check_after(plan, &path("after"), when, problems);
     if problems.target == Target::Kernel {
         check_nodes(plan, number, (change, when), problems);
+    }
+}
+
+/// Warns of a change that comes after the end of the trial even if a flow enters the state at its start.
+fn check_after(plan: &Plan, path: &[&str], when: &When, problems: &mut Problems) {
+    let Some((after, flow)) = when.after.zip(plan.flows.get(&when.flow)) else { return };
+    let Some((start, _)) = timeline::flow_span(plan, &when.flow, flow) else { return };
+    let end = timeline::length(plan);
+    if start + after >= end && !plan.phases.is_empty() {
+        let why = format!(
+            "is {after}, but the trial ends {} after `{}` starts, so the change is never made; make it shorter",
+            end - start,
+            when.flow
+        );
+        let start = ["flows", &when.flow, "start"];
+        problems.warning_from(path, &[path, &start, LENGTHS, PHASE_FLOWS], why);
     }
 }
 
@@ -83,5 +100,51 @@ fn check_nodes(
             let reads: &[&[&str]] = &[&["links", name, "node"], &["flows", &when.flow]];
             problems.error_from(&["changes", number, "set", key], reads, why);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::plan::check::read;
+
+    const PLAN: &str = r#"
+name = "late"
+[nodes]
+src = {}
+dst = {}
+[wires]
+path = ["src", "dst"]
+[links.bottleneck]
+node = "src"
+toward = "dst"
+rate = "100mbit"
+delay = "10ms"
+queue = { kind = "bfifo", limit = "187500B" }
+[cc.probing]
+algorithm = "bbr3"
+[flows.a]
+from = "src"
+to = "dst"
+cc = "probing"
+[[phases]]
+name = "before"
+length = "5s"
+[[phases]]
+name = "all"
+length = "10s"
+flows = ["a"]
+[[changes]]
+when = { flow = "a", cc_state = "DRAIN", after = "AFTER" }
+set = { "links.bottleneck.rate" = "90mbit" }
+"#;
+
+    #[test]
+    fn warns_of_a_change_after_the_end_of_the_trial() {
+        let warned = |after: &str| {
+            let (_, warnings) = read(&PLAN.replace("AFTER", after), &[]).unwrap();
+            warnings.iter().any(|warning| warning.path == "changes.0.when.after")
+        };
+        assert!(!warned("9999ms"));
+        assert!(warned("10s"));
     }
 }
