@@ -1,6 +1,6 @@
 //! The matrix: every combination of its factors' levels, or those that a design selects, is a separate plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use toml::{Table, Value};
@@ -111,8 +111,10 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
         }
         same_levels(&base, name, (factor, &levels), problems);
         let mut keys: Vec<Vec<String>> = Vec::new();
+        let mut names = BTreeSet::new();
         for (index, level) in levels.iter().enumerate() {
-            level_name(name, factor, &levels, index, problems);
+            let is_new = names.insert(level.name.as_str());
+            level_name(name, factor, (index, level, is_new), problems);
             repeated_keys(level, problems);
             for setting in level.keys.iter().filter(|setting| setting.key.len() > 1) {
                 level_key(&base, setting, &level.keys, problems);
@@ -176,17 +178,17 @@ fn factor_name(name: &str, factor: &Factor, problems: &mut Problems) {
     }
 }
 
+/// Checks the name of a level: its index, itself, and whether no earlier level has the name.
 fn level_name(
     factor_name: &str,
     factor: &Factor,
-    levels: &[Level],
-    index: usize,
+    (index, level, is_new): (usize, &Level, bool),
     problems: &mut Problems,
 ) {
-    let name = levels[index].name.as_str();
+    let name = level.name.as_str();
     match factor {
         Factor::Values(_) => {
-            if levels[..index].iter().any(|earlier| earlier.name == name) {
+            if !is_new {
                 problems.error(
                     &["matrix", factor_name, &index.to_string()],
                     format!("`{name}` is in the list already; use `repeat` for more trials"),
@@ -525,6 +527,18 @@ mod tests {
         // A key inside a table that the same level sets is set afterwards.
         let inside = "[matrix.queue]\na = { \"links.l.queue\" = { kind = \"codel\" }, \"links.l.queue.limit\" = \"9p\" }\n";
         assert_eq!(warnings(inside), [""; 0]);
+    }
+
+    #[test]
+    fn every_repetition_of_a_level_is_an_error() {
+        let rates = "[matrix]\n\"links.l.rate\" = [\"1mbit\", \"2mbit\", \"1mbit\", \"3mbit\", \"2mbit\", \"1mbit\"]\n";
+        let problems = read(&format!("{PLAN}{rates}"), &[]).unwrap_err();
+        let repeated =
+            problems.iter().filter(|problem| problem.reason.contains("in the list already"));
+        let mut places: Vec<&str> =
+            repeated.filter_map(|problem| problem.path.rsplit('.').next()).collect();
+        places.sort_unstable();
+        assert_eq!(places, ["2", "4", "5"]);
     }
 
     #[test]
