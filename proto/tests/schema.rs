@@ -227,6 +227,19 @@ fn schema_and_parser_accept_the_same_plans() {
 }
 
 #[test]
+fn digests_are_in_lower_case() {
+    let (judge, mut digests) = (Judge::new(), 0);
+    for_each_key(|section, key, _, with| {
+        if key == "sha256" {
+            let fits = |digit: &str| judge.judge(&with(Some(digit.repeat(64).into()))).is_ok();
+            assert!(fits("a") && !fits("A"), "{}", section.title);
+            digests += 1;
+        }
+    });
+    assert!(digests > 1, "{digests} digests");
+}
+
+#[test]
 fn schema_and_parser_refuse_unknown_key() {
     let (judge, whole) = (Judge::new(), schema());
     for section in reference::sections() {

@@ -25,6 +25,7 @@ pub struct Cc {
     pub module: Option<String>,
     /// SHA-256 of `file` or `module`, in hexadecimal; filled in by ccbench. If given, a file with another digest is an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = super::text::SHA256))]
     pub sha256: Option<String>,
     /// Parameters, by name, that differ from the algorithm's defaults. For the kernel's own and for `module`, these are parameters
     /// of the module; for `file`, its numbers declared `const volatile`. Unknown parameters and values out of range are errors.
