@@ -21,7 +21,7 @@ use testbed::TestbedArgs;
 use trace::TraceCommand;
 use values::{column, day, group, levels, millimetres, phase};
 
-use crate::experiment::{AWAIT_NODES, AWAIT_REBOOT};
+use crate::experiment::AWAIT_NODES;
 
 pub mod artifact;
 pub mod export;
@@ -277,7 +277,7 @@ pub struct RunOptions {
     #[arg(long, value_name = "TIME", default_value_t = AWAIT_NODES)]
     pub await_nodes: Micros,
     /// How long to wait for a node that is rebooted into a kernel of the plan (`kernel_release`).
-    #[arg(long, value_name = "TIME", default_value_t = AWAIT_REBOOT)]
+    #[arg(long, value_name = "TIME", default_value = "15min")]
     pub await_reboot: Micros,
     /// Build the topology in a user namespace even as root.
     #[arg(long)]

@@ -1,8 +1,9 @@
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 
 use ccbench_tests::snippets;
 
 use super::Cli;
+use crate::experiment::{AWAIT_NODES, AWAIT_REBOOT};
 
 /// Commands that the documents show for other machines, root or the lab are not run, but they exist as shown. Those of `ccbench
 /// link` and `ccbench cc` are the agent's, whose tests parse them.
@@ -21,4 +22,14 @@ fn commands_in_the_documents_parse() {
         }
     }
     assert!(parsed >= 100, "only {parsed} commands");
+}
+
+#[test]
+fn default_times_are_shown_as_users_write_them() {
+    let ccbench = Cli::command();
+    let run = ccbench.find_subcommand("run").unwrap();
+    for (id, time) in [("await_nodes", AWAIT_NODES), ("await_reboot", AWAIT_REBOOT)] {
+        let argument = run.get_arguments().find(|argument| argument.get_id().as_str() == id);
+        assert_eq!(argument.unwrap().get_default_values(), [time.in_largest_unit().as_str()]);
+    }
 }
