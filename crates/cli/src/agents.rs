@@ -21,6 +21,7 @@ use crate::clock_offset::{ClockHistory, ClockOffset, ClockPrediction};
 use crate::exit::ExitCode;
 use crate::tls::{Tls, TlsError};
 
+mod files;
 mod lost;
 
 #[doc(hidden)]
@@ -260,15 +261,9 @@ impl Agents {
         let calls = self.by_node.iter().map(|(node, agent)| {
             let generation = Some(agent.generation.load(Ordering::Relaxed));
             let boot_id = Some(agent.info.boot_id.clone()).filter(|boot_id| !boot_id.is_empty());
-            let mut request = wire::PrepareRequest { generation, boot_id, ..request(node) };
+            let request = wire::PrepareRequest { generation, boot_id, ..request(node) };
             let mut client = agent.client.clone();
             async move {
-                if agent.is_remote {
-                    for (name, content) in std::mem::take(&mut request.files) {
-                        let sha256 = send_file(node, &mut client, content).await?;
-                        request.file_digests.insert(name, sha256);
-                    }
-                }
                 let reply = call(node, "prepare", client.prepare(request)).await?;
                 agent.generation.store(reply.generation, Ordering::Relaxed);
                 Ok((node.clone(), reply))
@@ -444,40 +439,35 @@ pub async fn exchange_timestamps(
     Ok(offsets)
 }
 
-/// Sends a file in parts. Returns the SHA-256 that the node computed.
-async fn send_file(
-    node: &str,
-    client: &mut AgentClient<Channel>,
-    content: Vec<u8>,
-) -> Result<String, AgentError> {
-    let chunks = tokio_stream::iter(file_chunks(content));
-    let sent = call(node, "send a file", client.put_file(chunks)).await?;
-    Ok(sent.sha256)
-}
-
-/// Returns the parts of a file. Copies each one only when it is sent, so that the file is not twice in memory for each node.
-fn file_chunks(content: Vec<u8>) -> impl Iterator<Item = wire::FileChunk> + Send + 'static {
-    (0..content.len()).step_by(wire::FILE_CHUNK_BYTES).map(move |begin| {
-        let end = content.len().min(begin + wire::FILE_CHUNK_BYTES);
-        wire::FileChunk { data: content.get(begin..end).unwrap_or_default().to_vec() }
-    })
-}
-
 /// Waits at most [`CALL_TIMEOUT`] for an answer.
 pub async fn call<T>(
     node: &str,
     step: &'static str,
     answer: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
 ) -> Result<T, AgentError> {
+    call_until(node, step, answer, tokio::time::sleep(CALL_TIMEOUT)).await
+}
+
+/// Waits for an answer until `late` ends, [`CALL_TIMEOUT`] after the last progress.
+async fn call_until<T>(
+    node: &str,
+    step: &'static str,
+    answer: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+    late: impl Future<Output = ()>,
+) -> Result<T, AgentError> {
     let fail = |reason| AgentError::Call { node: node.to_owned(), step, reason };
     debug!(node, "{step} request");
-    match timeout(CALL_TIMEOUT, answer).await {
-        Ok(Ok(response)) => {
+    let answered = tokio::select! {
+        biased;
+        answered = answer => answered,
+        () = late => return Err(fail(format!("no answer within {} s", CALL_TIMEOUT.as_secs()))),
+    };
+    match answered {
+        Ok(response) => {
             debug!(node, "{step} reply");
             Ok(response.into_inner())
         }
-        Ok(Err(status)) => Err(refused(node, step, &status)),
-        Err(_) => Err(fail(format!("no answer within {} s", CALL_TIMEOUT.as_secs()))),
+        Err(status) => Err(refused(node, step, &status)),
     }
 }
 
@@ -518,17 +508,6 @@ mod tests {
             let status = tonic::Status::new(code, "needs the scope `bpf`");
             let error = refused("n1", "prepare", &status);
             assert!(matches!(error, AgentError::Refused { .. }), "{error}");
-        }
-    }
-
-    #[test]
-    fn the_parts_of_a_file_are_the_file() {
-        for bytes in [0, 1, wire::FILE_CHUNK_BYTES, 2 * wire::FILE_CHUNK_BYTES + 1] {
-            let content: Vec<u8> = (0..bytes).map(|at| at as u8).collect();
-            let parts: Vec<Vec<u8>> = file_chunks(content.clone()).map(|part| part.data).collect();
-            assert_eq!(parts.len(), bytes.div_ceil(wire::FILE_CHUNK_BYTES));
-            assert!(parts.iter().all(|part| part.len() <= wire::FILE_CHUNK_BYTES));
-            assert!(parts.concat() == content, "{bytes} bytes");
         }
     }
 

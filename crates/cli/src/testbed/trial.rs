@@ -65,9 +65,10 @@ pub(super) async fn run(
             other => other,
         });
     }
-    let mut prepared = match PreparedTrial::of(trial, testbed, key).await {
+    let mut prepared = match PreparedTrial::of(trial, testbed, key, interrupt).await {
         Ok(prepared) => prepared,
-        Err(error) => return Err(record_not_run(trial, key, error)),
+        Err(BackendError::Agent(error)) => return Err(record_not_run(trial, key, error)),
+        Err(other) => return Err(other),
     };
     let left_before = testbed.agents.take_not_undone();
     let recorded = prepared.run(testbed, progress, interrupt).await;
@@ -169,17 +170,20 @@ struct PreparedTrial<'a> {
 }
 
 impl<'a> PreparedTrial<'a> {
-    /// Measures the clocks and prepares the nodes.
+    /// Sends the nodes their files, measures the clocks and prepares the nodes.
     ///
     /// # Errors
-    /// A node refuses or does not answer. The nodes have been reset.
+    /// A node refuses or does not answer, or the user stops the run. The nodes have been reset.
     async fn of(
         trial: Trial<'a>,
         testbed: &mut Testbed,
         key: TrialKey,
-    ) -> Result<Self, AgentError> {
+        interrupt: &mut Interrupt,
+    ) -> Result<Self, BackendError> {
+        // May take minutes, in which a clock measured before would drift.
+        let sent = send_files(trial, testbed, interrupt).await?;
         let offsets = testbed.agents.clock_offsets().await?;
-        let mut replies = match prepare(trial, testbed, key.epoch).await {
+        let mut replies = match prepare(trial, testbed, (key.epoch, sent), interrupt).await {
             Ok(replies) => replies,
             Err(error) => {
                 testbed.agents.reset(&trial.experiment.id, key.epoch).await;
@@ -277,29 +281,49 @@ async fn bound_clocks(
     }
 }
 
-/// Prepares all nodes. Tries again with the next port range while another socket occupies one of the ports.
+/// The digests of the files that the nodes on TCP have received, by node and by the file's name.
+type SentFiles = BTreeMap<String, BTreeMap<String, String>>;
+
+/// Sends the nodes their files. A prepared node resets itself after [`LEASE`], so this must be done before any is prepared.
+async fn send_files(
+    trial: Trial<'_>,
+    testbed: &Testbed,
+    interrupt: &mut Interrupt,
+) -> Result<SentFiles, BackendError> {
+    let files = |node: &str| trial.experiment.files_for(trial.point, node);
+    tokio::select! {
+        sent = testbed.agents.send_files(files) => Ok(sent?),
+        () = interrupt.requested() => Err(BackendError::Interrupted),
+    }
+}
+
+/// Prepares all nodes, which have these files. Tries again with the next port range while another socket occupies one of the ports.
 async fn prepare(
     trial: Trial<'_>,
     testbed: &mut Testbed,
-    epoch: u64,
-) -> Result<BTreeMap<String, wire::PrepareReply>, AgentError> {
+    (epoch, mut sent): (u64, SentFiles),
+    interrupt: &mut Interrupt,
+) -> Result<BTreeMap<String, wire::PrepareReply>, BackendError> {
     for _ in 1..schedule::PORT_SLOTS {
-        match prepare_once(trial, testbed, epoch).await {
+        match prepare_once(trial, testbed, epoch, &sent).await {
             Err(error @ AgentError::PortInUse { .. }) => info!("trying other ports: {error}"),
-            result => return result,
+            result => return Ok(result?),
         }
         let Experiment { id, options, .. } = trial.experiment;
         let rebooted = &mut testbed.rebooted;
         testbed.agents.await_all(id, epoch, options.await_nodes, rebooted).await?;
         testbed.port_slot += 1;
+        // A node drops files when the connection ends on which they came.
+        sent = send_files(trial, testbed, interrupt).await?;
     }
-    prepare_once(trial, testbed, epoch).await
+    Ok(prepare_once(trial, testbed, epoch, &sent).await?)
 }
 
 async fn prepare_once(
     trial: Trial<'_>,
     testbed: &Testbed,
     epoch: u64,
+    sent: &SentFiles,
 ) -> Result<BTreeMap<String, wire::PrepareReply>, AgentError> {
     let plan_toml = resolve::to_toml(&trial.point.plan);
     let request = |node: &str| wire::PrepareRequest {
@@ -312,11 +336,14 @@ async fn prepare_once(
         epoch,
         generation: None,
         boot_id: None,
-        file_digests: BTreeMap::new(),
+        file_digests: sent.get(node).cloned().unwrap_or_default(),
         addresses: testbed.addresses.clone().into_iter().collect(),
         port_slot: testbed.port_slot,
         lease_ms: LEASE.as_millis() as u32,
-        files: trial.experiment.files_for(trial.point, node),
+        files: match sent.contains_key(node) {
+            true => BTreeMap::new(),
+            false => trial.experiment.files_for(trial.point, node),
+        },
     };
     testbed.agents.prepare(request).await
 }

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
@@ -52,6 +53,11 @@ pub(crate) fn serve_runs(runs: Vec<Vec<Vec<u8>>>) -> SocketAddr {
 pub(crate) fn serve_leaving(left: &'static str, runs: Vec<Vec<Vec<u8>>>) -> SocketAddr {
     let leaves = Arc::new(Mutex::new(Some(left)));
     start(FakeAgent { runs: Arc::new(Mutex::new(runs.into())), leaves, ..FakeAgent::default() })
+}
+
+/// Starts an agent that never takes a file. It reports the arrival of each.
+pub(crate) fn serve_holding_files(arrived: Sender<()>) -> SocketAddr {
+    start(FakeAgent { holds_files: Some(arrived), ..FakeAgent::default() })
 }
 
 /// Like [`serve`], for an agent on another machine. The controller measures its clock, as exactly as the load allows.
@@ -152,6 +158,8 @@ struct FakeAgent {
     described: Arc<AtomicU32>,
     /// What the first Reset after the second description cannot undo.
     leaves: Arc<Mutex<Option<&'static str>>>,
+    /// Is told of each file, to which the agent does not answer.
+    holds_files: Option<Sender<()>>,
 }
 
 impl FakeAgent {
@@ -237,6 +245,14 @@ impl tower::Service<HttpRequest<Body>> for FakeAgent {
             && path.ends_with(call)
         {
             return Box::pin(async move { Ok(Status::new(code, why).into_http()) });
+        }
+        if let Some(arrived) = self.holds_files.as_ref().filter(|_| path.ends_with("/PutFile")) {
+            // The test may have ended.
+            let _ = arrived.send(());
+            return Box::pin(async move {
+                let _request = request;
+                std::future::pending().await
+            });
         }
         if self.is_rebooted
             && path.ends_with("/Prepare")

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use ccbench_proto::wire::{self, run_event::Of};
 use ccbench_results::TrialStatus;
+use ccbench_tests::SETUP_TIMEOUT;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::fake::{self, serve, serve_leaving, serve_rebooted, serve_runs};
@@ -86,6 +87,23 @@ fn a_run_that_waits_for_its_first_agent_can_be_interrupted() {
     // Not 3, with which the run ends when the agent's time is over.
     assert_eq!(run.wait().unwrap().code(), Some(130));
     assert!(!results.exists(), "no trial was begun");
+}
+
+#[test]
+fn a_run_that_sends_a_file_can_be_interrupted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (arrived, arrives) = std::sync::mpsc::channel();
+    let plan = plan_of(fake::serve_holding_files(arrived), serve(vec![fake::done()]));
+    let link = "[links.up]\nnode = \"one\"\ntoward = \"two\"\ntrace = { file = \"cell.csv\" }\n";
+    std::fs::write(dir.path().join("cell.csv"), "rate_mbit,dwell_s\n12,1\n").unwrap();
+    std::fs::write(dir.path().join("plan.toml"), plan + link).unwrap();
+    let mut run = Command::new(env!("CARGO_BIN_EXE_ccbench"));
+    run.args(["run", "plan.toml", "--out", "results"]).current_dir(dir.path());
+    let mut run = run.stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap();
+    arrives.recv_timeout(SETUP_TIMEOUT).unwrap();
+    kill_process(Pid::from_child(&run), Signal::INT).unwrap();
+    // Not 3, with which the run ends when the agent's time is over.
+    assert_eq!(run.wait().unwrap().code(), Some(130));
 }
 
 #[test]
