@@ -28,7 +28,8 @@ enum ReadError {
     Changed,
 }
 
-/// Reads the stored copies of these trace files, and compares them with their digests as far as those are known. The second value has a message for each file that cannot be read.
+/// Reads the stored copies of these trace files, and compares them with their digests as far as those are known. The second value has a
+/// message for each file that cannot be read or has changed.
 pub(crate) fn read_stored(
     results: &Path,
     files: &BTreeSet<String>,
