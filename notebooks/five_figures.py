@@ -58,8 +58,9 @@ class Run:
     def received(self):
         """Intervals at the receivers."""
         rows = self.table("intervals").filter((pl.col("side") == "rcv") & ~pl.col("omitted"))
-        # iperf3's last interval is too short for a meaningful rate.
-        return rows.filter(pl.col("seconds") > pl.col("seconds").median() / 2)
+        # iperf3's last interval is too short for a meaningful rate. Imported flows may have intervals of different lengths.
+        usual = pl.col("seconds").median().over("point_id", "trial", "flow_id")
+        return rows.filter(pl.col("seconds") >= usual / 2)
 
     def together(self, rows):
         """The phase in which most flows run; packets that drain after a phase do not count."""

@@ -187,6 +187,15 @@ fn notebooks(bench: &Bench, results: &Path) {
     let made = ends(&pictures, ".png");
     assert_eq!(made.len(), 5, "{made:?}");
     assert!(made.iter().all(|path| std::fs::metadata(path).unwrap().len() > 10_000), "{made:?}");
+    // Of a flow with intervals of 1 s, and of one with intervals of 0.1 s and a remainder, only the remainder is left out.
+    let whole = "import polars as pl, runpy, sys\n\
+        run = runpy.run_path(sys.argv[1], run_name='cells')['Run'](sys.argv[2])\n\
+        rows = {'point_id': [0] * 6, 'trial': [1] * 6, 'flow_id': ['slow'] * 3 + ['fast'] * 3,\n\
+        'side': ['rcv'] * 6, 'omitted': [False] * 6, 'seconds': [1.0, 1.0, 1.0, 0.1, 0.1, 0.004]}\n\
+        run.table = lambda name: pl.DataFrame(rows)\n\
+        seconds = run.received()['seconds'].to_list()\n\
+        assert seconds == [1.0, 1.0, 1.0, 0.1, 0.1], seconds\n";
+    succeed(python().arg("-c").arg(whole).arg(&notebook).arg(results));
     of_each_document(bench, results, &notebook);
 }
 
