@@ -132,6 +132,13 @@ impl Testbed {
         self.broken || self.process.as_mut().is_some_and(has_report)
     }
 
+    /// Returns what follows a trial that could not run. A testbed that has died is built again. If that has just failed, only a user who asks
+    /// to keep going wants another attempt.
+    fn after_error(&self, needs_rebuild: bool) -> AfterError {
+        let could_not_be_built = self.broken && self.process.is_none();
+        if needs_rebuild && !could_not_be_built { AfterError::GoOn } else { AfterError::Stop }
+    }
+
     /// Returns a note for every agent of another version. The version alone does not degrade a trial; messages that this
     /// controller cannot read do (`event_unreadable`).
     fn other_versions(&self) -> impl Iterator<Item = String> {
@@ -197,8 +204,7 @@ impl Backend for Testbed {
             let failed = matches!(&result, Ok(verdict) if verdict.status == Status::Failed);
             // The testbed itself may have caused the failure, and rebuilding it takes a second.
             let needs_rebuild = self.is_dead() || (failed && self.process.is_some());
-            let after_error = if needs_rebuild { AfterError::GoOn } else { AfterError::Stop };
-            queue.end(running, result, after_error).await;
+            queue.end(running, result, self.after_error(needs_rebuild)).await;
             if needs_rebuild && !queue.is_stopped() {
                 info!("rebuilding the testbed");
                 if let Err(error) = self.rebuild(experiment).await {
@@ -315,8 +321,10 @@ mod tests {
         let agents = Agents { by_node: BTreeMap::new() };
         let mut testbed = Testbed::new(None, agents, BTreeMap::new(), vec![], Value::Null);
         assert!(!testbed.is_dead(), "agents on other machines");
+        assert_eq!(testbed.after_error(true), AfterError::GoOn);
         testbed.broken = true;
         assert!(testbed.is_dead());
+        assert_eq!(testbed.after_error(true), AfterError::Stop, "without --keep-going");
     }
 
     #[test]
