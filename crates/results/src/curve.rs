@@ -93,17 +93,19 @@ pub(crate) fn outages(
     let Some((used, trace)) = traced else { return vec![] };
     let is_discrete = matches!(trace, Trace::Opportunities(_));
     let mut found: Vec<(u64, u64)> = Vec::new();
-    let mut take = |from_ns: u64, to_ns: u64| {
+    let mut take = |from_ns: u64, to_ns: u64, continues: bool| {
         let to_ns = to_ns.min(until_ns);
         match found.last_mut() {
-            // Merge consecutive rows of an outage.
-            Some(last) if last.1 == from_ns && !is_discrete => last.1 = to_ns,
+            // Merge consecutive parts of an outage.
+            Some(last) if last.1 == from_ns && continues => last.1 = to_ns,
             _ if from_ns < to_ns => found.push((from_ns, to_ns)),
             _ => {}
         }
     };
     let rows = rows_with_outages(trace, used, link.rate);
     let length_ns = trace.length_ns().max(1);
+    // Each row of discrete opportunities begins with one, except for the first.
+    let passes_at_end = is_discrete && rows.iter().skip(1).any(|(at_ns, _)| *at_ns == length_ns);
     let mut begin_ns = 0_u64;
     while begin_ns < until_ns {
         for (nth, (at_ns, is_outage)) in rows.iter().enumerate() {
@@ -114,13 +116,14 @@ pub(crate) fn outages(
                 OnEnd::Hold => until_ns,
             };
             if *is_outage {
-                take(begin_ns + at_ns, next.unwrap_or(end_ns));
+                let continues = if nth == 0 { !passes_at_end } else { !is_discrete };
+                take(begin_ns + at_ns, next.unwrap_or(end_ns), continues);
             }
         }
         match used.on_end {
             OnEnd::Loop => begin_ns = begin_ns.saturating_add(length_ns),
             OnEnd::Stop => {
-                take(length_ns, until_ns);
+                take(length_ns, until_ns, !passes_at_end);
                 break;
             }
             OnEnd::Hold => break,
@@ -404,9 +407,35 @@ mod tests {
             let lossy = Trace::Steps(all);
             assert_eq!(of(&lossy, "loop", (4 * s, s / 2)), [(s, 2 * s), (3 * s, 4 * s)]);
         }
-        let all = Opportunities { at_ns: vec![s, s, 4 * s], bytes: 1500, length_ns: 5 * s };
-        let found = of(&Trace::Opportunities(all), "stop", (9 * s, s));
-        assert_eq!(found, [(0, s), (s, 4 * s), (4 * s, 5 * s), (5 * s, 9 * s)]);
+    }
+
+    #[test]
+    fn outage_of_opportunities_goes_on_after_the_end_of_the_trace() {
+        let s = 1_000_000_000;
+        let of = |at_ns: &[u64], on_end: OnEnd| {
+            let all = Opportunities { at_ns: at_ns.to_vec(), bytes: 1500, length_ns: 5 * s };
+            let facts =
+                TraceFacts { sha256: "0".repeat(64), trace: Arc::new(Trace::Opportunities(all)) };
+            let files = ["x/t.csv", "y/t.csv", "gone.csv", "late.csv"]
+                .map(|file| (file.to_owned(), Ok(facts.clone())));
+            let (plan, _) = check::read_with(PLAN, &[], files.into()).unwrap();
+            let plan = &plan.points()[0].plan;
+            let mut link = plan.plan().links["up"].clone();
+            link.trace.as_mut().unwrap().on_end = on_end;
+            outages(plan, &link, (9 * s, s))
+        };
+        let before_end = [s, s, 4 * s];
+        let found = of(&before_end, OnEnd::Stop);
+        assert_eq!(found, [(0, s), (s, 4 * s), (4 * s, 9 * s)]);
+        let found = of(&before_end, OnEnd::Loop);
+        assert_eq!(found, [(0, s), (s, 4 * s), (4 * s, 6 * s), (6 * s, 9 * s)]);
+        // Each part is shorter than the least outage.
+        let halves = of(&[s / 2, 9 * s / 2], OnEnd::Loop);
+        assert_eq!(halves, [(s / 2, 9 * s / 2), (9 * s / 2, 11 * s / 2), (11 * s / 2, 9 * s)]);
+        // A packet passes at the end.
+        let found = of(&[s, 5 * s], OnEnd::Loop);
+        assert_eq!(found, [(0, s), (s, 5 * s), (5 * s, 6 * s), (6 * s, 9 * s)]);
+        assert_eq!(of(&[s, 5 * s], OnEnd::Stop), [(0, s), (s, 5 * s), (5 * s, 9 * s)]);
     }
 
     const PLAN: &str = r#"
