@@ -1,5 +1,6 @@
 //! `points.parquet`: the levels of each point, as numbers where possible.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -11,8 +12,8 @@ use super::part::write_parquet;
 use super::record::{Point, RunRecord};
 use crate::error::{Result, polars_error};
 
-/// Writes the table: one column per factor, as numbers if all its levels are numbers. If all levels are rates, times or sizes with units,
-/// another column has their numbers: `<factor>_bps`, `_us` or `_bytes`.
+/// Writes the table: one column per factor, as numbers if all its levels are numbers and differ as numbers. If all levels are rates, times
+/// or sizes with units, another column has their numbers: `<factor>_bps`, `_us` or `_bytes`.
 pub(crate) fn write(path: &Path, record: &RunRecord) -> Result<()> {
     let file = path.join("points.parquet");
     let frame = frame(record).map_err(polars_error("build", &file))?;
@@ -50,13 +51,25 @@ fn all<T: FromStr>(values: &[Option<String>]) -> Option<Vec<Option<T>>> {
 }
 
 fn typed_column(name: &str, values: &[Option<String>]) -> Column {
-    if let Some(numbers) = all::<i64>(values) {
+    if let Some(numbers) = all::<i64>(values)
+        && are_distinct(values, numbers.iter().flatten().map(|number| number.cast_unsigned()))
+    {
         return Column::new(name.into(), numbers);
     }
-    if let Some(numbers) = all::<f64>(values) {
+    // The sum of -0 and 0 is 0.
+    if let Some(numbers) = all::<f64>(values)
+        && are_distinct(values, numbers.iter().flatten().map(|number| (number + 0.0).to_bits()))
+    {
         return Column::new(name.into(), numbers);
     }
     Column::new(name.into(), values)
+}
+
+/// Returns whether different levels have different numbers. The levels `1` and `1.0`, or the versions `6.1` and `6.10`, do not.
+fn are_distinct(values: &[Option<String>], numbers: impl Iterator<Item = u64>) -> bool {
+    let mut known: BTreeMap<u64, &str> = BTreeMap::new();
+    let mut levels = values.iter().flatten().zip(numbers);
+    levels.all(|(level, number)| *known.entry(number).or_insert(level) == level)
 }
 
 /// Returns the unit as the suffix of a column's name, and the numbers, if all levels are quantities of one kind.
@@ -84,6 +97,24 @@ mod tests {
         let values: Vec<Option<String>> =
             levels.iter().map(|l| (!l.is_empty()).then(|| (*l).to_owned())).collect();
         quantities(&values)
+    }
+
+    #[test]
+    fn different_levels_stay_different() {
+        let column = |levels: &[&str]| {
+            let values: Vec<Option<String>> =
+                levels.iter().map(|l| (!l.is_empty()).then(|| (*l).to_owned())).collect();
+            typed_column("factor", &values)
+        };
+        assert_eq!(column(&["1", "", "2", "1"]).dtype(), &DataType::Int64);
+        assert_eq!(column(&["1", "", "2.5", "1"]).dtype(), &DataType::Float64);
+        for levels in
+            [["1", "1.0", ""], ["6.1", "6.10", "6.1"], ["7", "07", "8"], ["-0", "0.0", "1"]]
+        {
+            let found = column(&levels);
+            let found = found.str().unwrap().iter().map(Option::unwrap_or_default);
+            assert_eq!(found.collect::<Vec<_>>(), levels);
+        }
     }
 
     #[test]
