@@ -1,6 +1,7 @@
 //! **flow_completion_time** of finite flows: from the time at which the sender's application begins to write until the receiver's
 //! application has read the last byte (`start_s` and `completed_s` of table `flows`). A flow that is incomplete when it stops took longer
 //! than it was observed. It is right-censored: it is counted (**unfinished_flows**, and as `undefined`) and enters the Kaplan-Meier median.
+//! So is a flow that reported no beginning or no stop, as one without an interval: it was observed for no time.
 //!
 //! Without a plan (imported files), no flow is known to be finite. The time is then the duration of the transfer.
 
@@ -37,13 +38,14 @@ enum Time {
 impl FlowTimes {
     /// Returns the flow's time. `is_finite` is from the plan; `None` if there is no plan.
     fn time(&self, is_finite: Option<bool>) -> Option<Time> {
-        let start_s = self.sender_start_s.or(self.receiver_start_s)?;
-        let since_us = |at_s: f64| ((at_s - start_s) * 1e6).round();
+        let start_s = self.sender_start_s.or(self.receiver_start_s);
+        let until_us = |at_s: Option<f64>| Some(((at_s? - start_s?) * 1e6).round());
         match (is_finite, self.completed_s) {
             (Some(false), _) => None,
-            (_, Some(at_s)) => Some(Time::Completed(since_us(at_s))),
-            (Some(true), None) => Some(Time::Censored(since_us(self.stop_s?))),
-            (None, None) => Some(Time::Completed(since_us(self.stop_s?))),
+            (_, Some(at_s)) => until_us(Some(at_s)).map(Time::Completed),
+            // The median does not depend on flows that were observed for no time.
+            (Some(true), None) => Some(Time::Censored(until_us(self.stop_s).unwrap_or(0.0))),
+            (None, None) => until_us(self.stop_s).map(Time::Completed),
         }
     }
 }
@@ -177,7 +179,11 @@ mod tests {
         assert_eq!(unfinished.time(None), Some(Time::Completed(6e6)), "an import: the transfer");
         let alone = FlowTimes { sender_start_s: None, ..ends };
         assert_eq!(alone.time(Some(true)), Some(Time::Completed(490_000.0)));
-        assert_eq!(FlowTimes::default().time(Some(true)), None, "it never began");
+        let silent = FlowTimes::default();
+        assert_eq!(silent.time(Some(true)), Some(Time::Censored(0.0)), "it never began");
+        assert_eq!((silent.time(Some(false)), silent.time(None)), (None, None));
+        let without_stop = FlowTimes { stop_s: None, ..unfinished };
+        assert_eq!(without_stop.time(Some(true)), Some(Time::Censored(0.0)));
     }
 
     #[test]
@@ -195,6 +201,8 @@ mod tests {
         assert_eq!((all["median"], all["km_median"], all.get("undefined")), (2e6, 2e6, None));
         let cut = of_group(&[one, two, three, Time::Censored(9e6), Time::Censored(9e6)]);
         assert_eq!((cut["mean"], cut["km_median"], cut["undefined"]), (2e6, 3e6, 2.0));
+        let silent = of_group(&[one, two, three, Time::Censored(0.0), Time::Censored(0.0)]);
+        assert_eq!((silent["km_median"], silent["undefined"]), (2e6, 2.0));
         let none = of_group(&[Time::Censored(9e6)]);
         assert_eq!(none.into_iter().collect::<Vec<_>>(), [("undefined", 1.0)]);
         assert_eq!(brief(&[Time::Censored(9e6)])[0], (Scope::Flow, "undefined", 1.0, 1));
