@@ -221,8 +221,9 @@ const fn included_trials(filter: TrialFilter) -> &'static str {
 
 /// Returns the curves of a trial as the page's script reads them.
 fn curves_html(run: &RunDir, end: &TrialEnd, bins: u32) -> Result<String> {
-    let mut panels = series::panels(run, end, bins, |title| title != series::RATE)?;
-    panels.extend(series::cc_state_panels(run, end, bins)?);
+    let detail = series::Detail { bins, is_exact: false };
+    let mut panels = series::panels(run, end, detail, |title| title != series::RATE)?;
+    panels.extend(series::cc_state_panels(run, end, detail)?);
     Ok(json_script(&format!("curves-{}-{}", end.point_id, end.trial), &panels))
 }
 

@@ -34,6 +34,15 @@ pub(crate) struct Curve {
     pub(crate) value: Vec<f64>,
 }
 
+/// How finely curves are drawn.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Detail {
+    /// Number of time bins of the trial. Each curve has at most two points per bin.
+    pub(crate) bins: u32,
+    /// Whether times and values keep all digits. More digits than a screen shows would only enlarge a report.
+    pub(crate) is_exact: bool,
+}
+
 /// An expression over a table's rows, with its title and unit.
 struct Value {
     title: &'static str,
@@ -88,15 +97,15 @@ fn sources() -> [PanelSource; 3] {
     ]
 }
 
-/// Returns the panels of one trial whose titles `wanted` accepts, without those of [`cc_state_panels`]. Each curve has at most `2 * bins`
-/// points. Panels without samples are left out; unwanted values are not read.
+/// Returns the panels of one trial whose titles `wanted` accepts, without those of [`cc_state_panels`]. Panels without samples are left out;
+/// unwanted values are not read.
 pub(crate) fn panels(
     run: &RunDir,
     end: &TrialEnd,
-    bins: u32,
+    detail: Detail,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<Vec<Panel>> {
-    let bin_s = bin_width_s(end, bins);
+    let scale = (bin_width_s(end, detail.bins), detail.is_exact);
     let trial = &[end];
     let mut panels = Vec::new();
     for mut source in sources() {
@@ -112,7 +121,7 @@ pub(crate) fn panels(
             source.subject,
             rows,
             &source.values,
-            bin_s,
+            scale,
         )?);
     }
     let mut values = vec![
@@ -124,7 +133,7 @@ pub(crate) fn panels(
         // Bytes of a queue are as its counters count them, without the link's overhead.
         && let Some(rows) = link_instants(run, trial, None)?
     {
-        panels.extend(build_panels(run, "qdisc_samples", "link", rows, &values, bin_s)?);
+        panels.extend(build_panels(run, "qdisc_samples", "link", rows, &values, scale)?);
     }
     Ok(panels)
 }
@@ -135,8 +144,9 @@ fn bin_width_s(end: &TrialEnd, bins: u32) -> f64 {
 }
 
 /// Returns one panel for each variable of the congestion controls' internal state.
-pub(crate) fn cc_state_panels(run: &RunDir, end: &TrialEnd, bins: u32) -> Result<Vec<Panel>> {
+pub(crate) fn cc_state_panels(run: &RunDir, end: &TrialEnd, detail: Detail) -> Result<Vec<Panel>> {
     const TABLE: &str = "cc_state";
+    let scale = (bin_width_s(end, detail.bins), detail.is_exact);
     let Some(rows) = scan(run, TABLE, &[end])? else { return Ok(vec![]) };
     let columns = ["cc", "variable", "unit", "flow_id", "t_s", "value"].map(col);
     let rows = rows.select(columns).collect().map_err(polars_error("read", run.path()))?.lazy();
@@ -153,7 +163,7 @@ pub(crate) fn cc_state_panels(run: &RunDir, end: &TrialEnd, bins: u32) -> Result
         let of = |name: &str, wanted: &str| col(name).eq(lit(wanted.to_owned()));
         let rows = rows.clone().filter(of("cc", &cc).and(of("variable", &variable)));
         let value = Value { title: "", unit: "", of: number("value") };
-        let found = build_panels(run, TABLE, "flow_id", rows, &[value], bin_width_s(end, bins))?;
+        let found = build_panels(run, TABLE, "flow_id", rows, &[value], scale)?;
         let title = format!("{cc}: {variable}");
         panels.extend(found.into_iter().map(|panel| Panel {
             title: title.clone(),
@@ -164,21 +174,22 @@ pub(crate) fn cc_state_panels(run: &RunDir, end: &TrialEnd, bins: u32) -> Result
     Ok(panels)
 }
 
-/// Returns one panel for each value of a table.
+/// Returns one panel for each value of a table, for bins of this width; see [`Detail::is_exact`].
 fn build_panels(
     run: &RunDir,
     table: &str,
     subject: &str,
     rows: LazyFrame,
     values: &[Value],
-    bin_s: f64,
+    (bin_s, is_exact): (f64, bool),
 ) -> Result<Vec<Panel>> {
     let named =
         values.iter().zip(0..).map(|(value, nth)| value.of.clone().alias(name("value", nth)));
     let columns: Vec<Expr> =
         [col(subject).alias("subject"), col("t_s")].into_iter().chain(named).collect();
     let found = downsampled(run, table, rows.select(columns), values.len(), bin_s)?;
-    let panels = values.iter().zip(0..).filter_map(|(value, nth)| panel(value, nth, &found));
+    let panels =
+        values.iter().zip(0..).filter_map(|(value, nth)| panel(value, nth, &found, is_exact));
     Ok(panels.collect())
 }
 
@@ -218,7 +229,7 @@ fn downsampled(
 }
 
 /// Returns the panel of a value; `None` without samples.
-fn panel(value: &Value, nth: usize, found: &Lines) -> Option<Panel> {
+fn panel(value: &Value, nth: usize, found: &Lines, is_exact: bool) -> Option<Panel> {
     let mut panel = Panel {
         title: value.title.to_owned(),
         unit: value.unit.to_owned(),
@@ -227,7 +238,8 @@ fn panel(value: &Value, nth: usize, found: &Lines) -> Option<Panel> {
     };
     for line in 0..found.len() {
         let number = |what: &str, digits| {
-            Some(round_significant(found.number(&name(what, nth), line)?, digits))
+            let number = found.number(&name(what, nth), line)?;
+            Some(if is_exact { number } else { round_significant(number, digits) })
         };
         let point = |what: &str, at: &str| Some((number(at, 6)?, number(what, 5)?));
         let (Some(low), Some(high)) = (point("low", "low_t_s"), point("high", "high_t_s")) else {
@@ -249,12 +261,12 @@ fn panel(value: &Value, nth: usize, found: &Lines) -> Option<Panel> {
     (!panel.curves.is_empty()).then_some(panel)
 }
 
-/// Rounds to significant digits; more digits would only enlarge the report.
+/// Rounds to significant digits, but not the integer part: zeros in it would take as much space.
 fn round_significant(value: f64, digits: i32) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;
     }
-    let unit = 10_f64.powi(digits - 1 - value.abs().log10().floor() as i32);
+    let unit = 10_f64.powi((digits - 1 - value.abs().log10().floor() as i32).max(0));
     (value * unit).round() / unit
 }
 
@@ -267,5 +279,30 @@ mod tests {
         assert_eq!(round_significant(12_345.678, 5), 12_346.0);
         assert_eq!(round_significant(-0.001_234_567, 3), -0.001_23);
         assert_eq!(round_significant(0.0, 5), 0.0);
+        assert_eq!(round_significant(1_234_567.0, 5), 1_234_567.0);
+        assert_eq!(round_significant(4_294_967_295.4, 5), 4_294_967_295.0);
+    }
+
+    #[test]
+    fn exact_panels_keep_all_digits() {
+        let rows = df!(
+            "subject" => ["f/0"],
+            "low.0" => [1_234_567.25],
+            "low_t_s.0" => [1234.567_891],
+            "high.0" => [4_294_967_295.0],
+            "high_t_s.0" => [1234.567_892],
+            "count.0" => [7.0],
+        );
+        let found = Lines::of(rows.unwrap());
+        let value = Value { title: "", unit: "", of: col("value") };
+        let curve = |is_exact| {
+            let Curve { t_s, value, .. } =
+                panel(&value, 0, &found, is_exact).unwrap().curves.remove(0);
+            (t_s, value)
+        };
+        let exact = (vec![1234.567_891, 1234.567_892], vec![1_234_567.25, 4_294_967_295.0]);
+        assert_eq!(curve(true), exact);
+        let rounded = (vec![1234.57, 1234.57], vec![1_234_567.0, 4_294_967_295.0]);
+        assert_eq!(curve(false), rounded);
     }
 }

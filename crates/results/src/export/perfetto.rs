@@ -14,11 +14,11 @@ use super::trials::{named_trials, not_empty};
 use crate::error::io_error;
 use crate::journal::PhaseRecord;
 use crate::part::write_file;
-use crate::series::{self, Curve, Panel};
+use crate::series::{self, Curve, Detail, Panel};
 use crate::store::RunDir;
 
-/// Number of parts of a trial. For each, a counter has at most two values: the lowest and the highest.
-const BINS: u32 = 10_000;
+/// For each part of the trial, a counter has at most two values: the lowest and the highest.
+const DETAIL: Detail = Detail { bins: 10_000, is_exact: true };
 /// The sequence of all packets.
 const SEQUENCE: u32 = 1;
 /// The track of the phases. The uuids of the other tracks follow.
@@ -87,8 +87,8 @@ pub fn perfetto(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
     run.check(|_| true);
     let mut written = Vec::new();
     for (end, trial) in named_trials(&run) {
-        let mut panels = series::panels(&run, &end, BINS, |_| true)?;
-        panels.extend(series::cc_state_panels(&run, &end, BINS)?);
+        let mut panels = series::panels(&run, &end, DETAIL, |_| true)?;
+        panels.extend(series::cc_state_panels(&run, &end, DETAIL)?);
         if panels.is_empty() {
             continue;
         }
@@ -172,7 +172,7 @@ fn counter_packets(uuid: u64, curve: &Curve) -> impl Iterator<Item = TracePacket
     let samples = curve.t_s.iter().zip(&curve.value).filter(|(t_s, _)| **t_s >= 0.0);
     samples.map(move |(t_s, value)| {
         let double_counter_value = Some(*value);
-        at((t_s * 1e9) as u64, TrackEvent { double_counter_value, ..event(COUNTER, uuid) })
+        at((t_s * 1e9).round() as u64, TrackEvent { double_counter_value, ..event(COUNTER, uuid) })
     })
 }
 

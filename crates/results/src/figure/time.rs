@@ -15,10 +15,10 @@ use super::request::{Figure, Kind, TWO_COLUMNS_MM};
 use super::sequence::{self, RETRANSMITTED};
 use crate::csv::Table;
 use crate::journal::{PhaseRecord, TrialEnd};
-use crate::series::{self, Curve, Panel};
+use crate::series::{self, Curve, Detail, Panel};
 
-/// Number of time bins per curve: finer than a printer's resolution at a figure's width.
-const BINS: u32 = 700;
+/// The time bins of curves are finer than a printer's resolution at a figure's width.
+const DETAIL: Detail = Detail { bins: 700, is_exact: false };
 /// Maximum number of frames without an explicit selection.
 const MAX_VARIABLES: usize = 6;
 /// Marker of retransmissions.
@@ -79,7 +79,7 @@ fn requested_panels(data: &Selection, end: &TrialEnd) -> Result<Vec<Panel>> {
         .enumerate()
         .filter_map(|(nth, (name, title))| wanted(nth, name).then_some(*title))
         .collect();
-    let mut found = series::panels(&data.run, end, BINS, |title| shown.contains(&title))?;
+    let mut found = series::panels(&data.run, end, DETAIL, |title| shown.contains(&title))?;
     if let Some(at) = found.iter().position(|panel| panel.title == series::RATE) {
         found[at].curves.extend(trace_curves(data, end));
         let steady = |curve: &Curve| curve.value.iter().all(|v| *v == curve.value[0]);
@@ -112,7 +112,7 @@ fn requested_panels(data: &Selection, end: &TrialEnd) -> Result<Vec<Panel>> {
 /// Returns the internal state of the congestion controls below the cwnd of the same flows.
 fn cc_state_panels(data: &Selection, end: &TrialEnd) -> Result<Vec<Panel>> {
     let requested = &data.request.metrics;
-    let mut states = series::cc_state_panels(&data.run, end, BINS)?;
+    let mut states = series::cc_state_panels(&data.run, end, DETAIL)?;
     let variable = |panel: &Panel| panel.title.rsplit(": ").next().unwrap_or_default().to_owned();
     let known: BTreeSet<String> = states.iter().map(variable).collect();
     if let Some(metric) = requested.iter().find(|metric| !known.contains(*metric)) {
@@ -144,7 +144,7 @@ fn cc_state_panels(data: &Selection, end: &TrialEnd) -> Result<Vec<Panel>> {
     }
     let flows: BTreeSet<String> =
         states.iter().flat_map(|panel| &panel.curves).map(|curve| curve.name.clone()).collect();
-    let mut panels = series::panels(&data.run, end, BINS, |title| title == series::CWND)?;
+    let mut panels = series::panels(&data.run, end, DETAIL, |title| title == series::CWND)?;
     for panel in &mut panels {
         panel.curves.retain(|curve| flows.contains(&curve.name));
     }
