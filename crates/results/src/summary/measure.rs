@@ -3,7 +3,8 @@
 //! - **Throughput** of a group is receiver goodput: bytes divided by the measured seconds that its intervals cover in the phase (of the
 //!   flow that covers the most; imported flows may follow each other), not by the requested seconds. If no receiver reported intervals,
 //!   it is computed from the bytes acknowledged between the first and the last sample around the phase. If there are no samples either,
-//!   it is computed from the bytes that senders passed to the kernel. A note reports both cases. The throughput of a flow has the same
+//!   it is computed from the bytes that senders passed to the kernel. In an import, this applies to each flow whose receiver reported no
+//!   intervals in the trial, because there may be no file of the receiver. A note reports these cases. The throughput of a flow has the same
 //!   denominator, so flows add up to their group; a flow without data counts as 0 while its group runs. For all flows together, it is all
 //!   bytes inside the phase divided by the phase's length, so it cannot exceed the link rate. An interval that crosses an end of the
 //!   phase counts with the part that is inside.
@@ -31,7 +32,7 @@ use ccbench_proto::plan::ProbeKind;
 use ccbench_proto::wire::TimingKind;
 use polars::prelude::{Expr, col, lit};
 
-use super::flows::{Flows, Sampled, Transferred, covered_s};
+use super::flows::{Flows, Sampled, Transferred};
 use super::network::Curves;
 use super::query::{self, Lines, count, samples, sum};
 use super::rows::Names;
@@ -52,15 +53,10 @@ use crate::parallel::in_parallel;
 use crate::store::RunDir;
 
 mod counters;
+mod group_phase;
 mod links;
 
 use counters::{AFTER_PHASES, FirstSamples};
-
-/// Without a plan, a group that covers this share of a phase runs in it.
-const RUNNING_SHARE: f64 = 0.5;
-/// Without a plan, a group that covers this share with at least [`MIN_INTERVALS`] runs in the phase, too.
-const RUNNING_SHARE_WITH_INTERVALS: f64 = 0.1;
-const MIN_INTERVALS: u32 = 3;
 
 /// Columns of `probes` and their metrics.
 const PROBE_METRICS: [(&str, &str); 5] = [
@@ -89,6 +85,8 @@ type GroupKey = (Trial, String, String);
 #[derive(Debug, Default)]
 struct GroupPhase {
     received: BTreeMap<String, Transferred>,
+    /// Some of `received` is what senders reported.
+    has_senders: bool,
     sent: BTreeMap<String, Transferred>,
     acked: BTreeMap<String, Transferred>,
     retransmissions: BTreeMap<String, f64>,
@@ -169,6 +167,9 @@ fn measure_flows(
     }
     let is_import = matches!(run.backend(), RunBackend::Import);
     add_socket_counters(&sampled, trial, (&timeline, is_import), &mut groups, &mut names);
+    if is_import {
+        group_phase::add_senders(&mut groups);
+    }
     let mut out = RowCollector { timeline: &timeline, schedule, measured: &mut measured };
     out.throughputs(&groups, &names);
     out.samples(trial, sampled, &groups);
@@ -275,30 +276,6 @@ fn add_socket_counters(
         acked.seconds = acked.seconds.max(seconds);
         acked.reach((now[4] - seconds, now[4]));
         acked.intervals += sampled.rows;
-    }
-}
-
-impl GroupPhase {
-    /// Returns the best available byte counts, with a caveat for the reader unless receivers reported them.
-    fn transferred(&self) -> (&BTreeMap<String, Transferred>, Option<&'static str>) {
-        if !self.received.is_empty() {
-            (&self.received, None)
-        } else if self.acked.values().any(|c| c.bytes > 0.0) {
-            (&self.acked, Some("bytes acknowledged to the senders: no receiver reported intervals"))
-        } else {
-            (&self.sent, Some("bytes that senders passed to the kernel: nothing else was reported"))
-        }
-    }
-
-    /// Returns the seconds that the group's intervals cover; `None` if it does not run in this phase. `allowed` is from the plan.
-    fn covered_s(&self, phase: &PhaseRecord, allowed: Option<bool>) -> Option<f64> {
-        let (transferred, _) = self.transferred();
-        let seconds = covered_s(transferred.values());
-        let intervals = transferred.values().map(|c| c.intervals).max().unwrap_or(0);
-        let share = seconds / phase.seconds();
-        let probably = share >= RUNNING_SHARE
-            || (share >= RUNNING_SHARE_WITH_INTERVALS && intervals >= MIN_INTERVALS);
-        (allowed.unwrap_or(probably) && seconds > 0.0).then_some(seconds)
     }
 }
 

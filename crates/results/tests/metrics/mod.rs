@@ -323,16 +323,65 @@ fn counters_of_imported_flows_begin_with_their_first_sample() {
     // In a run, the counters of a connection begin with the trial.
     let run = summary_with(root.path(), push_old_connection);
     assert_eq!(retransmissions(&run), (1119.0, 1119.0 / 111_900.0));
+    let import = import_with(root.path(), push_old_connection);
+    assert_eq!(retransmissions(&import), (119.0, 119.0 / 11_900.0));
+}
+
+/// Returns the summary of an import with these rows.
+fn import_with(root: &Path, rows: impl FnOnce(&mut TrialWriter<'_>)) -> RunSummary {
     let backend = RunBackend::Import;
     let info = RunInfo { backend, points: vec![(0, vec![])], repeat: 1, ..info() };
-    let run = RunDir::create(root.path(), &info).unwrap();
+    let run = RunDir::create(root, &info).unwrap();
     let key = TrialKey { point_id: 0, trial: 1, seed: 0, epoch: run.next_epoch() };
     let mut writer = run.begin_trial(key, &[phase("both", 0, 12, true)], clocks()).unwrap();
-    push_old_connection(&mut writer);
+    rows(&mut writer);
     writer.commit(&verdict(Status::Ok, &[])).unwrap();
     run.finish(RunStatus::Complete).unwrap();
-    let import = RunSummary::compute(run.path(), TrialFilter::default()).unwrap();
-    assert_eq!(retransmissions(&import), (119.0, 119.0 / 11_900.0));
+    RunSummary::compute(run.path(), TrialFilter::default()).unwrap()
+}
+
+/// Of three flows, one has intervals of its receiver, one has intervals of its sender, and one has samples of its sender only.
+#[test]
+fn flows_of_an_import_without_receivers_count_beside_others() {
+    let rows = |writer: &mut TrialWriter<'_>| {
+        push_flow(writer, "first", 0.0);
+        for step in 0..120_u32 {
+            let interval = wire::Interval {
+                at_ns: at_ns(0, f64::from(step + 1) / 10.0),
+                flow_id: "first/1".into(),
+                group: "first".into(),
+                side: Side::Sender.into(),
+                seconds: 0.1,
+                bytes: 150_000,
+                ..Default::default()
+            };
+            push(writer, "src", Of::Interval(interval));
+            let sample = wire::FlowSample {
+                at_ns: at_ns(0, f64::from(step) / 10.0),
+                flow_id: "first/2".into(),
+                group: "first".into(),
+                side: Side::Sender.into(),
+                role: Role::Data.into(),
+                bytes_acked: Some(u64::from(step) * 75_000),
+                ..Default::default()
+            };
+            push(writer, "src", Of::FlowSample(sample));
+        }
+    };
+    let mbit = |summary: &RunSummary| {
+        ["first/0", "first/1", "first/2"].map(|flow| {
+            let found = summary.summary.find(0, "both", Scope::Flow, flow, "throughput", "mean");
+            (found.unwrap().value / 1e6).round()
+        })
+    };
+    let root = tempfile::tempdir().unwrap();
+    let import = import_with(root.path(), rows);
+    assert_eq!(mbit(&import), [18.0, 12.0, 6.0]);
+    let notes = import.summary.notes.join("\n");
+    assert!(notes.contains("throughput of `first` is in part what senders reported"), "{notes}");
+    // In a run, flows that receive nothing are starved.
+    let run = summary_with(root.path(), rows);
+    assert_eq!(mbit(&run), [18.0, 0.0, 0.0]);
 }
 
 /// The kernel has an RTT of 0 until it has measured one.
