@@ -23,7 +23,7 @@ mod print;
 
 pub use expectation::{Expectation, Outcome};
 pub use print::text as claims_text;
-pub(crate) use print::{mean_text, number_ranges, quantity, wrapped};
+pub(crate) use print::{limits_text, mean_text, measured_text, number_ranges, quantity, wrapped};
 
 /// Point, phase, scope, subject, metric, statistic.
 type Key<'a> = (u32, &'a str, Scope, &'a str, &'a str, &'a str);

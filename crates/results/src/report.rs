@@ -161,7 +161,7 @@ pub fn html(run: &RunSummary) -> Result<String> {
     let page = Page {
         name: record["plan_name"].as_str().unwrap_or("run").to_owned(),
         snippets: snippets::of(&directory, summary),
-        claims: expectations.iter().map(Expectation::json).collect(),
+        claims: expectations.iter().map(claim_json).collect(),
         decisions: decisions.iter().map(RuleResult::json).collect(),
         ccs: summary.ccs.iter().map(|((id, group), cc)| (*id, &group[..], &cc[..])).collect(),
         lost: summary.lost_points().into_iter().collect(),
@@ -238,6 +238,14 @@ fn curves_of(end: &TrialEnd) -> u32 {
 fn bins_per_curve(trials: &[&TrialEnd]) -> u32 {
     let curves = trials.iter().fold(0_u32, |all, end| all.saturating_add(curves_of(end)));
     (MAX_POINTS / 2 / curves.max(1)).clamp(*BINS.start(), *BINS.end())
+}
+
+/// Returns a claim with the texts of the printed table, whose digits show on which side of a limit a value is.
+fn claim_json(claim: &Expectation) -> Value {
+    let mut value = claim.json();
+    value["expected_text"] = claim.expected_text().into();
+    value["measured_text"] = claim.measured_text().into();
+    value
 }
 
 fn points_json(summary: &Summary) -> Vec<Value> {

@@ -184,44 +184,51 @@ fn mean_text_to(significant: u8, mean: Mean, limit: Option<f64>, unit: &'static 
     with_unit(format!("{}{half}", digits(mean.value / of, significant)), unit)
 }
 
+/// Formats the limits of a test beside a measured value: `≤ 12 Mbit/s`, `20 to 21.5 ms`; empty without limits.
+pub(crate) fn limits_text(test: Test, measured: Option<f64>) -> String {
+    let significant = measured.map_or(SIGNIFICANT, |value| significant(value, test));
+    let limit = |value: f64| quantity_to(significant, value, test.unit);
+    match (test.least, test.most) {
+        (Some(least), Some(most)) => {
+            let (of, unit) = scale(least.abs().max(most.abs()), test.unit);
+            let [least, most] = [least, most].map(|value| digits(value / of, significant));
+            with_unit(format!("{least} to {most}"), unit)
+        }
+        (Some(least), None) => format!("≥ {}", limit(least)),
+        (None, Some(most)) => format!("≤ {}", limit(most)),
+        (None, None) => String::new(),
+    }
+}
+
+/// Formats a mean over trials and half the width of its confidence interval beside the limits of a test.
+pub(crate) fn measured_text(mean: Mean, test: Test) -> String {
+    mean_text_to(significant(mean.value, test), mean, test.most.or(test.least), test.unit)
+}
+
+/// Returns the number of significant digits with which the printed value and the printed limits compare as the exact ones do: `12.04` is
+/// not at most `12`.
+fn significant(value: f64, test: Test) -> u8 {
+    let limits = [test.least, test.most].into_iter().flatten();
+    let (of, _) = scale(limits.fold(value.abs(), |most, limit| most.max(limit.abs())), test.unit);
+    let agrees = |significant: &u8| {
+        let printed = |value: f64| {
+            digits(value / of, *significant).parse().map_or(value, |shown: f64| shown * of)
+        };
+        let (least, most) = (test.least.map(printed), test.most.map(printed));
+        Test { least, most, ..test }.holds(printed(value)) == test.holds(value)
+    };
+    (SIGNIFICANT..MOST_SIGNIFICANT).find(agrees).unwrap_or(MOST_SIGNIFICANT)
+}
+
 impl Expectation {
     /// Returns the expected bounds: `≤ 12 Mbit/s`, `20 to 21.5 ms`; empty if the claim has no test.
     pub fn expected_text(&self) -> String {
-        let significant = self.significant();
-        let limit = |value: f64, unit| quantity_to(significant, value, unit);
-        match self.test {
-            Some(Test { least: Some(least), most: Some(most), unit }) => {
-                let (of, unit) = scale(least.abs().max(most.abs()), unit);
-                let [least, most] = [least, most].map(|value| digits(value / of, significant));
-                with_unit(format!("{least} to {most}"), unit)
-            }
-            Some(Test { least: Some(least), unit, .. }) => format!("≥ {}", limit(least, unit)),
-            Some(Test { most: Some(most), unit, .. }) => format!("≤ {}", limit(most, unit)),
-            _ => String::new(),
-        }
+        self.test.map_or(String::new(), |test| limits_text(test, self.measured))
     }
 
     /// Returns the mean and half the width of its confidence interval; empty without a measurement.
     pub fn measured_text(&self) -> String {
         let (Some(value), Some(test)) = (self.measured, self.test) else { return String::new() };
-        let mean = Mean { value, interval: self.interval };
-        mean_text_to(self.significant(), mean, test.most.or(test.least), test.unit)
-    }
-
-    /// Returns the number of significant digits with which the printed value and the printed limits compare as the exact ones do: `12.04` is
-    /// not at most `12`.
-    fn significant(&self) -> u8 {
-        let (Some(value), Some(test)) = (self.measured, self.test) else { return SIGNIFICANT };
-        let limits = [test.least, test.most].into_iter().flatten();
-        let (of, _) =
-            scale(limits.fold(value.abs(), |most, limit| most.max(limit.abs())), test.unit);
-        let agrees = |significant: &u8| {
-            let printed = |value: f64| {
-                digits(value / of, *significant).parse().map_or(value, |shown: f64| shown * of)
-            };
-            let (least, most) = (test.least.map(printed), test.most.map(printed));
-            Test { least, most, ..test }.holds(printed(value)) == test.holds(value)
-        };
-        (SIGNIFICANT..MOST_SIGNIFICANT).find(agrees).unwrap_or(MOST_SIGNIFICANT)
+        measured_text(Mean { value, interval: self.interval }, test)
     }
 }

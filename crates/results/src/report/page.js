@@ -102,15 +102,6 @@
 
   // Claims.
   const VERDICT_CLASS = { holds: "ok", does_not_hold: "failed", not_measured: "degraded" };
-  const READABLE = { us: [1e3, "ms"], "bit/s": [1e6, "Mbit/s"], bytes: [1e3, "kB"], 1: [1, ""] };
-  const readable = ({ unit }) => READABLE[unit] ?? [1, unit ?? ""];
-  const bounds = (claim) => {
-    const [scale, unit] = readable(claim);
-    // As written in the plan, without rounding artefacts.
-    const [least, most] = [claim.least, claim.most].map((bound) => (bound === null ? null : Number((bound / scale).toPrecision(9))));
-    if (least === null) return most === null ? "" : `at most ${most} ${unit}`;
-    return most === null ? `at least ${least} ${unit}` : `${least} to ${most} ${unit}`;
-  };
   /** Returns a text with notes in smaller print below it. */
   const withNotes = (text, ...notes) => {
     const all = make("div");
@@ -122,17 +113,6 @@
     }
     return all;
   };
-  const measured = (claim) => {
-    if (claim.measured === null) return "-";
-    const [scale, unit] = readable(claim);
-    const shown = make("span", digits(claim.measured / scale));
-    if (claim.ci_low !== null) {
-      const ends = [claim.ci_low, claim.ci_high].map((end) => digits(end / scale, claim.measured / scale));
-      shown.append(make("span", ` (${ends.join(" to ")})`, { className: "interval" }));
-    }
-    shown.append(` ${unit}`);
-    return shown;
-  };
   if (run.claims.length) {
     for (const element of document.querySelectorAll("#claimed, nav a[href='#claimed']")) element.hidden = false;
     table(byId("claims"), "Claims", [
@@ -142,20 +122,32 @@
         show: (claim) => withNotes(claim.claim, [claim.number, claim.levels].filter(Boolean).join(", "), claim.why.join("; ")) },
       { title: "published", value: (claim) => claim.published, className: "wrapped",
         show: (claim) => withNotes(claim.published ?? "-", claim.source) },
-      { title: "expected", value: bounds },
-      { title: "measured", value: (claim) => claim.measured, show: measured, number: true },
+      { title: "expected", value: (claim) => claim.expected_text },
+      { title: "measured", value: (claim) => claim.measured, show: (claim) => claim.measured_text || "-", number: true },
       { title: "trials", value: (claim) => claim.n_trials, number: true },
     ], run.claims);
   }
 
   // Rules that end the repetition, and comparisons.
+  const READABLE = { us: [1e3, "ms"], "bit/s": [1e6, "Mbit/s"], bytes: [1e3, "kB"], 1: [1, ""] };
+  const estimate = (rule) => {
+    if (rule.estimate === null) return "-";
+    const [scale, unit] = READABLE[rule.unit] ?? [1, rule.unit ?? ""];
+    const shown = make("span", digits(rule.estimate / scale));
+    if (rule.ci_low !== null) {
+      const ends = [rule.ci_low, rule.ci_high].map((end) => digits(end / scale, rule.estimate / scale));
+      shown.append(make("span", ` (${ends.join(" to ")})`, { className: "interval" }));
+    }
+    shown.append(` ${unit}`);
+    return shown;
+  };
   if (run.decisions.length) {
     for (const element of document.querySelectorAll("#decided, nav a[href='#decided']")) element.hidden = false;
     table(byId("decisions"), "Rules and comparisons", [
       { title: "result", value: (rule) => rule.outcome,
         show: (rule) => make("span", rule.outcome, { className: rule.outcome === "undecided" ? "degraded" : "ok" }) },
       { title: "rule", value: (rule) => rule.number, className: "claim-text", show: (rule) => withNotes(rule.number, rule.levels) },
-      { title: "estimate", value: (rule) => rule.estimate, show: (rule) => measured({ ...rule, measured: rule.estimate }), number: true },
+      { title: "estimate", value: (rule) => rule.estimate, show: estimate, number: true },
       { title: "trials", value: (rule) => rule.trials, number: true },
     ], run.decisions);
   }

@@ -2,12 +2,13 @@
 
 use std::fmt::Write as _;
 
+use ccbench_proto::plan::expect::Test;
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, Width};
 use polars::prelude::*;
 
 use super::{BASELINE, Comparison, Estimate, Outcome, Scorecard, ScorecardRow};
 use crate::display::TABLE_STYLE;
-use crate::expect::{mean_text, quantity, wrapped};
+use crate::expect::{limits_text, mean_text, measured_text, wrapped};
 use crate::summary::statistics::Mean;
 use crate::summary::tables::text;
 
@@ -226,8 +227,17 @@ impl ScorecardRow {
         match (self.measure, self.tested) {
             (Some(_), None) if self.codes.is_empty() => "not measured".to_owned(),
             (Some(_), None) => format!("not measured: {}", self.codes),
-            (_, tested) => self.estimate_text(tested),
+            (_, tested) => match tested.zip(self.test()) {
+                Some((tested, test)) => measured_text(tested.mean, test),
+                None => self.estimate_text(tested),
+            },
         }
+    }
+
+    /// Returns the bound as a test.
+    fn test(&self) -> Option<Test> {
+        let measure = self.measure?;
+        Some(Test { least: None, most: Some(measure.bound?.most), unit: measure.unit() })
     }
 
     fn baseline_text(&self) -> String {
@@ -249,15 +259,13 @@ impl ScorecardRow {
 
     /// Returns the bound, and whether it holds.
     fn bound_text(&self) -> String {
-        let Some((measure, bound)) = self.measure.and_then(|it| Some((it, it.bound?))) else {
-            return String::new();
-        };
+        let Some(test) = self.test() else { return String::new() };
         let holds = match self.outcome {
             Some(Outcome::Holds) => ": yes",
             Some(Outcome::DoesNotHold) => ": NO",
             Some(Outcome::NotMeasured) | None => "",
         };
-        format!("≤ {}{holds}", quantity(bound.most, measure.unit()))
+        format!("{}{holds}", limits_text(test, self.tested.map(|tested| tested.mean.value)))
     }
 
     /// Returns the trials' directory below that of a table.

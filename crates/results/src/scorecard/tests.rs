@@ -248,6 +248,24 @@ fn other_plans_have_no_scorecard() {
 }
 
 #[test]
+fn printed_value_is_on_the_side_of_the_bound_on_which_it_is() {
+    let text = |packets: f64| {
+        let rows = [
+            values(TESTED_OUTAGE, OUTAGE, &[packets; 3]),
+            values(BASELINE_OUTAGE, OUTAGE, &[3.0; 3]),
+        ];
+        scorecard(rows.concat(), &[]).text(140)
+    };
+    let beyond = text(4.004);
+    assert!(
+        beyond.contains("(≤ 4 packets: NO)") && beyond.contains("4.004 ±0 packets"),
+        "{beyond}"
+    );
+    let within = text(3.996);
+    assert!(within.contains("(≤ 4 packets: yes)") && within.contains(" 4 ±0 packets"), "{within}");
+}
+
+#[test]
 fn printed_with_values_bounds_and_reasons() {
     let rows = [
         values(TESTED_TAIL_DROP, QUEUE_DELAY, &[9000.0, 10_000.0, 11_000.0]),
