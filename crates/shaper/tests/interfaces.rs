@@ -8,6 +8,7 @@ use std::process::Command;
 use ccbench_shaper::netlink::{self, Socket};
 use ccbench_shaper::offload::{self, Offloads};
 use ccbench_shaper::{ShaperError, route, stack};
+use ccbench_tests::skip::skip;
 
 fn run(line: &str) -> String {
     let mut words = line.split_whitespace();
@@ -17,16 +18,27 @@ fn run(line: &str) -> String {
 }
 
 /// Runs `body` on a thread with its own network namespace, which has a veth pair `a0`, `a1` and ends with the thread.
-fn in_netns(body: impl FnOnce() + Send + 'static) {
+fn in_netns<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = std::thread::spawn(move || {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
             .expect("these tests need root (CAP_SYS_ADMIN) to make a network namespace");
         netlink::add_veth(&mut Socket::open().unwrap(), "a0", "a1").unwrap();
-        body();
+        body()
     });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
+    match thread.join() {
+        Ok(value) => value,
+        Err(panic) => std::panic::resume_unwind(panic),
     }
+}
+
+/// Adds an interface with `ip link add ARGUMENTS`. Returns false if the kernel has no interfaces of this kind.
+fn added(arguments: &str) -> bool {
+    let mut add = Command::new("ip");
+    let output = add.args(["link", "add"]).args(arguments.split(' ')).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    let is_missing = ["Unknown device type", "not supported"].iter().any(|why| error.contains(why));
+    assert!(output.status.success() || is_missing, "ip link add {arguments}: {error}");
+    output.status.success()
 }
 
 /// Returns the names of the interfaces beneath one in this kernel.
@@ -36,31 +48,31 @@ fn lower_devices(dev: &str) -> Vec<String> {
 
 #[test]
 fn interfaces_beneath_others_are_found() {
-    in_netns(|| {
+    let missing = in_netns(|| {
         assert_eq!(lower_devices("a0"), ["a0"], "the other end of a pair is not beneath");
         assert!(!stack::interfaces().unwrap().iter().any(stack::StackedInterface::is_physical));
-        // A kernel may lack some of these kinds.
-        let added = |kind: &str| {
-            let mut add = Command::new("ip");
-            add.args(["link", "add", "link", "a0", "name", "s0", "type"]);
-            add.args(kind.split(' ')).status().unwrap().success()
-        };
+        let mut missing = Vec::new();
         for kind in ["vlan id 7", "macvlan", "ipvlan"] {
-            if added(kind) {
+            if added(&format!("link a0 name s0 type {kind}")) {
                 assert_eq!(lower_devices("s0"), ["a0", "s0"], "{kind}");
                 assert_eq!(lower_devices("a0"), ["a0"], "{kind}");
                 run("ip link del s0");
             } else {
-                eprintln!("this kernel has no {kind}");
+                missing.push(kind);
             }
         }
-        let bridge = Command::new("ip").args(["link", "add", "b0", "type", "bridge"]).status();
-        if bridge.unwrap().success() {
+        if added("b0 type bridge") {
             run("ip link set a0 master b0");
             run("ip link set a1 master b0");
             assert_eq!(lower_devices("b0"), ["a0", "a1", "b0"]);
+        } else {
+            missing.push("bridge");
         }
+        missing
     });
+    if !missing.is_empty() {
+        skip(&format!("this kernel has no {}", missing.join(", ")));
+    }
 }
 
 /// Returns the state of a feature in `ethtool -k`.
