@@ -300,10 +300,21 @@ fn host_sampler_stays_in_its_namespace() {
         // Activity in other namespaces must not appear in this sample.
         let elsewhere = thread::spawn(move || {
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
+            for arguments in
+                ["link set lo up", "address add 10.9.0.1/32 dev lo", "route add 10.9.0.2 dev lo"]
+            {
+                let status = Command::new("ip").args(arguments.split(' ')).status().unwrap();
+                assert!(status.success(), "ip {arguments}");
+            }
+            let mut other = HostSampler::new(std::process::id()).unwrap();
             sampler.sample(1_000_000_000).unwrap();
-            sampler.sample(2_000_000_000).unwrap()
+            // Nobody has this address, so the SYN is sent again, for the first time after 1 s.
+            let nobody = SocketAddr::from(([10, 9, 0, 2], SERVER_PORT));
+            TcpStream::connect_timeout(&nobody, Duration::from_secs(3)).unwrap_err();
+            (sampler.sample(2_000_000_000).unwrap(), other.sample(2_000_000_000).unwrap())
         });
-        let sample = elsewhere.join().unwrap();
+        let (sample, other) = elsewhere.join().unwrap();
+        assert!(other.tcp_retrans_segs > 0, "{other:?}");
         assert_eq!(sample.tcp_retrans_segs, 0);
         assert_eq!((sample.nic_rx_dropped, sample.nic_tx_dropped), (0, 0));
     });
