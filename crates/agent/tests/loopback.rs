@@ -185,13 +185,16 @@ async fn a_lease_without_a_run_ends() {
     let mut request = prepare(IDLE_PLAN, "one", 1);
     request.lease_ms = 100;
     client.prepare(request).await.unwrap();
-    loop {
-        match client.prepare(prepare(IDLE_PLAN, "one", 1)).await {
-            Ok(_) => break,
-            Err(busy) => assert!(busy.message().contains("busy"), "{busy:?}"),
-        }
+    let mut attempts = 0;
+    while let Err(busy) = client.prepare(prepare(IDLE_PLAN, "one", 1)).await {
+        assert!(busy.message().contains("busy"), "{busy:?}");
+        attempts += 1;
+        assert!(attempts < 1000, "the lease does not end");
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
+    // The lease of the second request lasts, so nobody replaces its trial.
+    let busy = client.prepare(prepare(IDLE_PLAN, "one", 1)).await.unwrap_err();
+    assert!(busy.message().contains("busy"), "{busy:?}");
 }
 
 #[tokio::test]

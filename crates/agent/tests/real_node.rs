@@ -367,7 +367,7 @@ async fn traffic_of_a_service_has_its_own_group() {
         assert_eq!(group_of(agent.children()[0]), own);
         let noted = notes(&agent).await.iter().any(|note| note.contains("Delegate=yes"));
         assert!(noted || !own.contains(".service"), "{own}");
-        return;
+        return skip("control groups version 2 are not writable: only the note was tested");
     };
     let service = Service::new(top, "own");
     let mut agent = Agent::by(|_| {
@@ -419,7 +419,7 @@ async fn control_group_errors_have_a_hint() {
     // Without a writable version 2, the other test covers the documented behaviour.
     let Some(top) = writable_top("shut") else {
         assert!(!notes(&Agent::inside(&namespace)).await.iter().any(|n| n.contains("Delegate")));
-        return;
+        return skip("control groups version 2 are not writable");
     };
     let service = Service::new(top, "shut");
     let script = r#"mount -o remount,bind,ro "$0" && exec "$@""#;
