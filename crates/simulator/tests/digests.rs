@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ccbench_proto::cc;
 use ccbench_proto::plan;
 use ccbench_proto::plan::check::{self, CheckedPlan, Target, TraceFacts, TraceFiles};
 use ccbench_proto::schedule;
@@ -108,6 +109,22 @@ fn check(name: &str) {
          wanted: {differences:#?}",
         golden.display()
     );
+}
+
+/// A new queue or congestion control needs a line in its plan.
+#[test]
+fn plans_have_every_queue_and_congestion_control() {
+    let text = |name: &str| std::fs::read_to_string(file(name)).unwrap();
+    let queues = text("queues.toml");
+    // The simulator does not model CAKE.
+    for kind in plan::Queue::kinds().iter().filter(|kind| **kind != "cake") {
+        assert!(queues.contains(&format!("kind = \"{kind}\"")), "queues.toml has no {kind}");
+    }
+    let ccs = text("congestion-controls.toml");
+    let cores = cc::table().cores.iter().map(|core| core.name.as_str());
+    for name in cores.chain(cc::SIMULATED_BUILTINS) {
+        assert!(ccs.contains(&format!(" = \"{name}\"")), "congestion-controls.toml has no {name}");
+    }
 }
 
 #[test]
