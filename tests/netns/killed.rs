@@ -4,6 +4,7 @@
 //! The tests of this module run side by side: the kills at random moments take as long as all others.
 
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use ccbench_tests::{Bench, SETUP_TIMEOUT, beside_others, binary, text, wait_for};
@@ -32,20 +33,25 @@ impl Random {
 #[test]
 fn fifty_random_kills_leave_nothing_behind() {
     let _beside = beside_others();
+    let killed = AtomicU32::new(0);
     std::thread::scope(|scope| {
         for lane in 0..LANES {
+            let killed = &killed;
             scope.spawn(move || {
                 let mut random = Random(20_260_101 + u64::from(lane));
-                (lane..ROUNDS)
-                    .step_by(LANES as usize)
-                    .for_each(|round| kill_one(round, &mut random));
+                for round in (lane..ROUNDS).step_by(LANES as usize) {
+                    killed.fetch_add(u32::from(kill_one(round, &mut random)), Ordering::Relaxed);
+                }
             });
         }
     });
+    // Some victims have not yet started or have ended.
+    let killed = killed.into_inner();
+    assert!(killed >= ROUNDS / 5, "only {killed} of {ROUNDS} rounds killed a process");
 }
 
-/// Starts an experiment, kills one of its processes at a random moment, and checks what is left.
-fn kill_one(round: u32, random: &mut Random) {
+/// Starts an experiment, kills one of its processes at a random moment, and checks what is left. Returns whether there was such a process.
+fn kill_one(round: u32, random: &mut Random) -> bool {
     let (bench, mut controller) = start(&plan("killed", "400ms", 2));
     std::thread::sleep(Duration::from_millis(random.below(MAX_DELAY_MS)));
     let (program, command) = [
@@ -59,10 +65,10 @@ fn kill_one(round: u32, random: &mut Random) {
     victims.retain(|(_, line)| line.contains(program) && line.contains(command));
     let victim =
         victims.get(random.below(victims.len().max(1) as u64) as usize).map(|(pid, _)| *pid);
-    if let Some(pid) = victim.and_then(|pid| Pid::from_raw(pid as i32)) {
-        // It may have ended by itself.
-        let _ = kill_process(pid, Signal::KILL);
-    }
+    // It may have ended by itself.
+    let was_killed = victim
+        .and_then(|pid| Pid::from_raw(pid as i32))
+        .is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok());
     let killed = format!("round {round}, {program} {command}");
     wait_for(&format!("{killed}: the controller's end"), Duration::from_secs(40), || {
         controller.try_wait().unwrap().is_some()
@@ -83,6 +89,7 @@ fn kill_one(round: u32, random: &mut Random) {
     let mut command = Command::new("find");
     let left = command.arg(bench.path("state")).args(["-mindepth", "1"]).output().unwrap();
     assert!(left.stdout.is_empty(), "{killed}: clean leaves {}{}", text(&left), text(&cleaned));
+    was_killed
 }
 
 /// Starts a run of a plan.

@@ -97,9 +97,10 @@ pub fn tables_and_summaries(bench: &Bench) -> Contents {
 /// Compares the files of two runs.
 ///
 /// # Panics
-/// Panics if they differ.
+/// Panics if they differ, or if there are no files.
 #[track_caller]
 pub fn assert_equal(one: &Contents, other: &Contents) {
+    assert!(!one.is_empty(), "there are no files");
     assert_eq!(one.keys().collect::<Vec<_>>(), other.keys().collect::<Vec<_>>());
     for (name, bytes) in one {
         assert!(other.get(name) == Some(bytes), "{name} differs");

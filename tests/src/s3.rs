@@ -1,6 +1,6 @@
 //! A server with the S3 interface, in memory (moto), for tests of object stores. `scripts/setup.sh --test` installs it.
 
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -19,7 +19,7 @@ impl S3Server {
     /// Starts a server without buckets. If none is installed, returns `None` and reports the test as skipped.
     ///
     /// # Panics
-    /// Panics if it does not answer.
+    /// Panics if it cannot be started or does not answer.
     pub fn start() -> Option<Self> {
         let installed = python_program("moto_server");
         let program = installed.unwrap_or_else(|| PathBuf::from("moto_server"));
@@ -30,9 +30,13 @@ impl S3Server {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn();
-        let Ok(child) = started else {
-            skip("no S3 server: scripts/setup.sh --test installs moto");
-            return None;
+        let child = match started {
+            Ok(child) => child,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                skip("no S3 server: scripts/setup.sh --test installs moto");
+                return None;
+            }
+            Err(error) => panic!("cannot start the S3 server: {error}"),
         };
         let server = Self { child, port };
         let answers = || TcpStream::connect(server.port.address()).is_ok();
