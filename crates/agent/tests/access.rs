@@ -244,7 +244,21 @@ async fn a_renewed_node_certificate_needs_no_restart() {
     agent.replace("node.key", &renewed.key);
     wait_for("the new pair", || agent.log().contains("read the certificates again")).await;
     let client = issue(&agent.ca, 2, Some(&[Scope::Read]), None);
-    assert_eq!(agent.call(Some(client), "Clock").await, Outcome::Handled);
+    assert_eq!(agent.call(Some(client.clone()), "Clock").await, Outcome::Handled);
+    // Clients do not trust another authority, so a failed connection shows that the agent presents what it has read.
+    let foreign = issue(&authority(), 91, None, None);
+    agent.replace("node.pem", &foreign.certificate);
+    agent.replace("node.key", &foreign.key);
+    let mut calls = 0;
+    let outcome = loop {
+        match agent.call(Some(client.clone()), "Clock").await {
+            Outcome::Handled => calls += 1,
+            other => break other,
+        }
+        assert!(calls < 600, "the agent presents its previous certificate: {}", agent.log());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    assert_eq!(outcome, Outcome::NoConnection);
 }
 
 #[tokio::test]
