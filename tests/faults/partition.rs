@@ -70,11 +70,13 @@ pub fn partitions() -> Vec<Partition> {
 impl Lane {
     pub fn partition(&mut self, partition: &Partition) -> Result<FaultResult, Failure> {
         self.ensure_started()?;
-        let child = controller(&self.bench, &self.nodes[0], &[], &SHORT).spawn().unwrap();
+        let mut child = controller(&self.bench, &self.nodes[0], &[], &SHORT).spawn().unwrap();
         let [a, b] = &self.nodes;
         let ends = [(a, b.control), (b, a.control)];
+        let mut injected = false;
         for (is_cut, after_ms) in [(true, partition.at_ms), (false, partition.length_ms)] {
             std::thread::sleep(Duration::from_millis(after_ms));
+            injected |= is_cut && child.try_wait().unwrap().is_none();
             let dropped = ends.iter().zip(partition.drops).filter(|(_, drops)| *drops);
             dropped.for_each(|((node, address), _)| node.cut(address, is_cut));
         }
@@ -86,7 +88,7 @@ impl Lane {
             return Err(Failure::NodeLost { printed: self.bench.printed() });
         }
         self.check_after()?;
-        Ok(FaultResult { code: status.code(), injected: true })
+        Ok(FaultResult { code: status.code(), injected })
     }
 }
 

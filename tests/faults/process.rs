@@ -102,11 +102,12 @@ impl Lane {
 
     fn stop(&mut self, victim: Victim, at_ms: u64, length_ms: u64) -> Result<FaultResult, Failure> {
         self.ensure_started()?;
-        let child = controller(&self.bench, &self.nodes[0], &[], &SHORT).spawn().unwrap();
+        let mut child = controller(&self.bench, &self.nodes[0], &[], &SHORT).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(at_ms));
+        let injected = child.try_wait().unwrap().is_none();
         let pid = match victim {
             Victim::Agent => self.nodes[0].pid(),
-            Victim::Controller => Some(child.id()),
+            Victim::Controller => injected.then(|| child.id()),
         };
         send(pid, Signal::STOP);
         std::thread::sleep(Duration::from_millis(length_ms));
@@ -116,7 +117,7 @@ impl Lane {
         self.check_logs()?;
         self.check_results(status.success().then_some(2))?;
         self.check_after()?;
-        Ok(FaultResult { code: status.code(), injected: true })
+        Ok(FaultResult { code: status.code(), injected })
     }
 
     /// The second controller's run is ok as soon as the nodes are free. The first controller then disturbs nothing.
@@ -124,9 +125,10 @@ impl Lane {
         self.ensure_started()?;
         let files = ["first-out", "first-err"];
         let mut first = controller_into(&self.bench, &self.nodes[0], &[], &SHORT, files);
-        let first = first.spawn().unwrap();
-        let pid = Some(first.id());
+        let mut first = first.spawn().unwrap();
         std::thread::sleep(Duration::from_millis(at_ms));
+        let injected = first.try_wait().unwrap().is_none();
+        let pid = injected.then(|| first.id());
         send(pid, Signal::STOP);
         let second = self.wait_until_unchanged(&[0, 1]).and_then(|()| self.expect_ok(&CLEAN));
         send(pid, Signal::CONT);
@@ -140,7 +142,7 @@ impl Lane {
         self.check_logs()?;
         self.check_results(None)?;
         self.check_after()?;
-        Ok(FaultResult { code: status.code(), injected: true })
+        Ok(FaultResult { code: status.code(), injected })
     }
 
     fn out_of_memory(&mut self, victim: Victim, percent: u64) -> Result<FaultResult, Failure> {
