@@ -4,7 +4,7 @@
 use ccbench_tests::run_files::{Contents, tables};
 use ccbench_tests::{Bench, text};
 
-use crate::{path_with, plan};
+use crate::{cores, path_with, plan};
 
 /// What BPF programs compute here: congestion controls through struct_ops (`ect1` adds the classifier on tcx), rows at every
 /// acknowledgement through fexit and tp_btf, and the program that sets the congestion control before the handshake.
@@ -67,6 +67,7 @@ fn run(bpf_jit_enable: u8) -> Contents {
 
 #[test]
 fn interpreter_gives_the_same_tables() {
+    assert_eq!(cores(), SCHEMES.map(|(name, _)| name));
     let (jit, interpreter) = (run(1), run(0));
     for point in 0..SCHEMES.len() {
         for table in ["flow_samples", "acks", "ack_counts", "tcp_events", "cc_state"] {

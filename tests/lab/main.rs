@@ -69,6 +69,11 @@ fn plan(seed: u32) -> String {
     )
 }
 
+/// Returns the names of ccbench's congestion controls: those of lists that must have all of them.
+fn cores() -> Vec<&'static str> {
+    ccbench_proto::cc::table().cores.iter().map(|core| core.name.as_str()).collect()
+}
+
 /// Runs the plan in the lab. Returns `None` if there is no lab.
 fn run(seed: u32) -> Option<BTreeMap<String, Vec<u8>>> {
     let bench = Bench::new();

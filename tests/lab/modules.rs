@@ -6,7 +6,7 @@ use std::path::Path;
 use ccbench_tests::{Bench, csv, text};
 use serde_json::Value;
 
-use crate::plan;
+use crate::{cores, plan};
 
 const CORES: [&str; 7] = ["vegas", "ta", "cx", "dctcp", "prague", "bbr2", "bbr3"];
 /// Number of the draft's cases.
@@ -34,6 +34,7 @@ fn loaded_via(results: &Path) -> Vec<String> {
 fn every_module_carries_a_flow_and_reports_its_state() {
     let bench = Bench::new();
     build_modules(&bench);
+    assert_eq!(cores(), CORES);
     let instances =
         CORES.map(|core| format!("[cc.own_{core}]\nalgorithm = \"{core}\"\nvia = \"module\"\n"));
     let names = CORES.map(|core| format!("own_{core}"));
@@ -78,6 +79,7 @@ fn verdicts(cc: &str, host: &[&str]) -> (Verdicts, Vec<String>) {
         }
     }
     assert_eq!(cases.len(), CASES, "{host:?}: {cases:?}");
+    assert!(claims.len() >= CASES, "{host:?}: {claims:?}");
     let via = bench.all_results().iter().flat_map(|results| loaded_via(results)).collect();
     ((cases, claims), via)
 }

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
+#[cfg(feature = "lab")]
+use ccbench_proto::plan::Queue;
 use ccbench_tests::{Bench, text};
 
-use crate::{Load, plan, ran, tables};
+use crate::{Load, cores, plan, ran, tables};
 
 /// Runs the plan. Returns `None` if the kernel is missing. With `other_host`, runs in a UTS namespace with another host name.
 fn run(seed: u32, other_host: bool) -> Option<BTreeMap<String, Vec<u8>>> {
@@ -179,6 +181,9 @@ fn every_queue_of_the_kernel_carries_traffic() {
         "dualpi2",
         "tbf",
     ];
+    let left: Vec<&str> =
+        Queue::kinds().iter().copied().filter(|kind| !KINDS.contains(kind)).collect();
+    assert_eq!(left, ["bfifo_head_drop"], "the kernel has no such qdisc");
     let levels = KINDS.map(|name| {
         let (kind, shaper) = if name == "tbf" { ("bfifo", "tbf") } else { (name, "htb") };
         let limit = match kind {
@@ -198,6 +203,7 @@ fn every_queue_of_the_kernel_carries_traffic() {
 #[test]
 fn every_congestion_control_in_bpf_fills_the_link() {
     const NAMES: [&str; 7] = ["vegas", "ta", "cx", "dctcp", "prague", "bbr2", "bbr3"];
+    assert_eq!(cores(), NAMES);
     let instances =
         NAMES.map(|name| format!("[cc.my_{name}]\nalgorithm = \"{name}\"\nvia = \"bpf\"\n"));
     let matrix =
