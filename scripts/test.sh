@@ -15,6 +15,8 @@ export CCBENCH_TEST_SKIPS=$dir/skips
 # Connections to servers that tests start on this machine must not go through a proxy.
 export NO_PROXY=127.0.0.1,localhost,${NO_PROXY:-${no_proxy:-}}
 export no_proxy=$NO_PROXY
+# Golden files are compared, not written again.
+unset UPDATE_GOLDEN
 # With the same seed, property tests draw the same cases in every run.
 export PROPTEST_RNG_SEED=${PROPTEST_RNG_SEED:-1}
 passed=0 failed=0
