@@ -288,9 +288,9 @@ mod tests {
         let rows = df!(
             "subject" => ["f/0"],
             "low.0" => [1_234_567.25],
-            "low_t_s.0" => [1234.567_891],
+            "low_t_s.0" => [1_234.567_891],
             "high.0" => [4_294_967_295.0],
-            "high_t_s.0" => [1234.567_892],
+            "high_t_s.0" => [1_234.567_892],
             "count.0" => [7.0],
         );
         let found = Lines::of(rows.unwrap());
@@ -300,7 +300,7 @@ mod tests {
                 panel(&value, 0, &found, is_exact).unwrap().curves.remove(0);
             (t_s, value)
         };
-        let exact = (vec![1234.567_891, 1234.567_892], vec![1_234_567.25, 4_294_967_295.0]);
+        let exact = (vec![1_234.567_891, 1_234.567_892], vec![1_234_567.25, 4_294_967_295.0]);
         assert_eq!(curve(true), exact);
         let rounded = (vec![1234.57, 1234.57], vec![1_234_567.0, 4_294_967_295.0]);
         assert_eq!(curve(false), rounded);

@@ -215,7 +215,7 @@ fn over_trials(rows: &[PhaseRow], phases: &[String]) -> Vec<PointRow> {
 
 /// Returns the items with this key, such as a point, from a slice in the order of the keys. A run may have 10 000 points and millions of
 /// rows.
-pub(crate) fn with_key<T, K: Ord>(all: &[T], key: K, key_of: impl Fn(&T) -> K) -> &[T] {
+pub(crate) fn with_key<T, K: Ord + Copy>(all: &[T], key: K, key_of: impl Fn(&T) -> K) -> &[T] {
     let from = all.partition_point(|one| key_of(one) < key);
     let count = all[from..].partition_point(|one| key_of(one) == key);
     &all[from..from + count]

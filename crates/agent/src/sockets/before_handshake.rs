@@ -493,7 +493,8 @@ mod socket_tests {
         });
         let ended = server.wait();
         assert!(done && ended.is_ok_and(|status| status.success()), "the flow ran");
-        let [set, refused, ended, paced] = hook.count(Port::Local(CLIENT)).unwrap();
+        let [set, refused, ended, paced] =
+            hook.count(Port::Local(CLIENT)).expect("the map is readable");
         assert!(set > 0 && refused == 0, "{set} set, {refused} refused");
         (ended, paced)
     }
