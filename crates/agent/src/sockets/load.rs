@@ -522,6 +522,6 @@ mod thread_tests {
         let loaded = load_in_thread(&task, &TrialId::default(), "node", &BTreeMap::new()).await;
         let error = loaded.err().unwrap();
         assert_eq!((error.name.as_str(), error.algorithm.as_str()), ("mine", "none_such"));
-        assert!(matches!(*error.source, SocketError::NotAvailable(_)), "{error}");
+        assert!(matches!(*error.source, SocketError::Params(_)), "{error}");
     }
 }

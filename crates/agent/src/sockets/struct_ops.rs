@@ -29,6 +29,8 @@ const TX_START: std::ops::Range<usize> = 24..32;
 /// Offset of the parameters in the object's configuration.
 const PARAMS: usize = 20;
 const BTF: &str = "/sys/kernel/btf/vmlinux";
+/// The ring with rows of internal state.
+const ROWS: &str = "ccb_rows";
 /// Folder of pinned instances.
 pub const PINS: &str = "/sys/fs/bpf/ccbench";
 
@@ -249,9 +251,14 @@ impl Registered {
         (0..count).filter_map(|at| u32_at(&value, PARAMS + 4 * at)).collect()
     }
 
-    /// Returns how many rows of internal state were lost because the ring was full; `None` if that cannot be read.
+    /// Returns how many rows of internal state were lost because the ring was full; `None` if that cannot be read. An object of the user has
+    /// no ring.
     pub fn lost(&self) -> Option<u64> {
-        count(&self.object, 0)
+        if self.object.maps().any(|map| map.name() == OsStr::new(ROWS)) {
+            count(&self.object, 0)
+        } else {
+            Some(0)
+        }
     }
 
     /// Returns a reader of its rows.
@@ -259,8 +266,8 @@ impl Registered {
     /// # Errors
     /// The ring cannot be mapped.
     pub fn rows(&self) -> Result<Ring, BpfError> {
-        let map = self.object.maps().find(|m| m.name() == OsStr::new("ccb_rows"));
-        let map = map.ok_or_else(|| mismatch("the object has no map ccb_rows"))?;
+        let map = self.object.maps().find(|m| m.name() == OsStr::new(ROWS));
+        let map = map.ok_or_else(|| mismatch(format!("the object has no map {ROWS}")))?;
         let rows = Arc::new(Mutex::new(Vec::new()));
         let mut builder = RingBufferBuilder::new();
         let into = Arc::clone(&rows);
