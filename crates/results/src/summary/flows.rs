@@ -30,11 +30,13 @@ impl Transferred {
 }
 
 /// Returns the seconds that the intervals of a group's flows cover: those of the flow that covers the most. Flows of an import may follow
-/// each other; their seconds add up unless the flows overlap for more than half of the shorter one.
+/// each other; their seconds add up, to at most the time from the first to the last, unless the flows overlap for more than half of the
+/// shorter one.
 pub(super) fn covered_s<'t>(flows: impl Iterator<Item = &'t Transferred>) -> f64 {
     let mut known: Vec<(Span, f64)> = Vec::new();
     let mut without_time_s = 0.0_f64;
-    for flow in flows {
+    // A flow with a single sample covers no time.
+    for flow in flows.filter(|flow| flow.seconds > 0.0) {
         match flow.span_s {
             Some(span) => known.push((span, flow.seconds)),
             None => without_time_s = without_time_s.max(flow.seconds),
@@ -52,7 +54,12 @@ pub(super) fn covered_s<'t>(flows: impl Iterator<Item = &'t Transferred>) -> f64
             _ => apart.push(((from_s, to_s), seconds)),
         }
     }
-    apart.iter().map(|(_, seconds)| seconds).sum::<f64>().max(without_time_s)
+    let sum_s: f64 = apart.iter().map(|(_, seconds)| seconds).sum();
+    let longest_s = apart.iter().map(|(_, seconds)| *seconds).fold(without_time_s, f64::max);
+    let ends = apart.first().zip(apart.last());
+    // The time in which flows overlap counts once.
+    let all_s = ends.map_or(0.0, |(((first_s, _), _), ((_, last_s), _))| last_s - first_s);
+    sum_s.min(all_s).max(longest_s)
 }
 
 /// The intervals that both ends of a flow reported in a phase.
@@ -299,6 +306,11 @@ mod tests {
         // Three tests of a server, whose times have a resolution of a second.
         let tests = [flow(40.0, 60.0, 20.0), flow(0.0, 20.0, 20.0), flow(19.0, 39.0, 20.0)];
         assert_eq!(covered(&tests), 60.0);
+        // They overlap a little: a test that began early, and a short flow beside one that began late.
+        assert_eq!(covered(&[flow(0.0, 10.0, 10.0), flow(6.0, 16.0, 10.0)]), 16.0);
+        assert_eq!(covered(&[flow(0.0, 1.0, 1.0), flow(0.75, 10.0, 9.25)]), 10.0);
+        let sampled_once = [flow(0.0, 10.0, 10.0), flow(0.25, 0.25, 0.0), flow(0.5, 10.0, 9.5)];
+        assert_eq!(covered(&sampled_once), 10.0);
         assert_eq!(covered(&[Transferred { seconds: 5.0, ..Transferred::default() }]), 5.0);
         assert_eq!(covered(&[]), 0.0);
     }
