@@ -98,7 +98,7 @@ fn write_table(run: &RunDir, table: &str, mut out: impl std::io::Write, path: &P
         std::io::copy(&mut file, &mut out).map_err(io_error("write", path))?;
     } else {
         let trials = run.trials();
-        let columns = csv_columns(run, table, &trials.iter().collect::<Vec<_>>())?;
+        let columns = csv_columns(run, table, &trials)?;
         let mut has_header = false;
         for end in &trials {
             let Some(rows) = scan(run, table, &[end])? else { continue };
@@ -138,16 +138,23 @@ pub fn failed_trials(run_dir: &Path, tables: &[String]) -> Result<Option<String>
 }
 
 /// Returns the columns that any of these trials has of a table: those of different versions may have different ones. Leaves out binary
-/// columns, which CSV cannot represent.
+/// columns, which CSV cannot represent. Reads one trial at a time, because the metadata of all files may need much memory.
 fn csv_columns(
     run: &RunDir,
     table: &str,
-    trials: &[&TrialEnd],
+    trials: &[TrialEnd],
 ) -> Result<Vec<(PlSmallStr, DataType)>> {
-    let Some(mut rows) = scan(run, table, trials)? else { return Ok(vec![]) };
-    let schema = rows.collect_schema().map_err(polars_error("read", run.path()))?;
-    let texts = schema.iter().filter(|(_, dtype)| **dtype != DataType::Binary);
-    Ok(texts.map(|(name, dtype)| (name.clone(), dtype.clone())).collect())
+    let mut columns = Schema::default();
+    for end in trials {
+        let Some(mut rows) = scan(run, table, &[end])? else { continue };
+        let schema = rows.collect_schema().map_err(polars_error("read", run.path()))?;
+        for (name, dtype) in schema.iter().filter(|(_, dtype)| **dtype != DataType::Binary) {
+            if !columns.contains(name) {
+                columns.with_column(name.clone(), dtype.clone());
+            }
+        }
+    }
+    Ok(columns.into_iter().collect())
 }
 
 /// Returns these columns of a frame; those that it lacks are null.
