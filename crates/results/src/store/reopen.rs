@@ -34,14 +34,14 @@ pub(super) fn reopen(
         return Err(StoreError::Compacted { path: path.to_path_buf() });
     }
     check_copies(path, copies, &journal.state().run_files)?;
+    if let Some((point_id, trial)) = record.lost(journal.state()).into_iter().next() {
+        return Err(StoreError::LostTrial { path: path.to_path_buf(), point_id, trial });
+    }
     let torn = journal.remove_torn_end()?;
     if torn > 0 {
         record.notes.push(format!(
             "{utc}: removed {torn} bytes of an unfinished line from the end of the journal"
         ));
-    }
-    if let Some((point_id, trial)) = record.lost(journal.state()).into_iter().next() {
-        return Err(StoreError::LostTrial { path: path.to_path_buf(), point_id, trial });
     }
     damage::mark(path, journal.state_mut(), depth, |_| true, &Observer::default());
     for leftover in leftovers(path, journal.state())? {

@@ -235,8 +235,11 @@ fn a_lost_trial_and_an_impossible_order_are_found() {
     assert!(is(4, "trial_begin") && is(5, "trial_end"), "{whole}");
     let lost = "it lacks trial 2 of point 0, which run.json has";
     assert_eq!(problems(without(5)), [lost]);
+    let torn = without(5).concat() + "{\"event\":\"trial_e";
+    std::fs::write(&path, &torn).unwrap();
     let refused = RunDir::resume(&run, &traced()).unwrap_err();
     assert!(matches!(refused, StoreError::LostTrial { point_id: 0, trial: 2, .. }), "{refused}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), torn, "what is left of a line stays");
     assert!(part(&run, 2).is_file(), "its data stay");
     assert_eq!(
         problems(without(4)),
