@@ -53,7 +53,9 @@ class Run:
     def senders(self):
         """Samples of data sockets on the sending side."""
         samples = self.table("flow_samples")
-        return samples.filter((pl.col("role") == "data") & (pl.col("side") == "snd"))
+        # Before the first measurement, the kernel has an RTT of 0.
+        measured = pl.when(pl.col("rtt_us") > 0).then(pl.col("rtt_us")).alias("rtt_us")
+        return samples.filter((pl.col("role") == "data") & (pl.col("side") == "snd")).with_columns(measured)
 
     def received(self):
         """Intervals at the receivers."""
@@ -173,7 +175,7 @@ def e5(run):
     figure, axes = plt.subplots(1, 3, figsize=(TWO_COLUMNS, 2.4))
     for (flow,), rows in received.group_by("flow_id", maintain_order=True):
         rates = (rows["bits_per_second"] / 1e6).sort()
-        srtts = (senders.filter(pl.col("flow_id") == flow)["rtt_us"] / 1e3).sort()
+        srtts = (senders.filter(pl.col("flow_id") == flow)["rtt_us"].drop_nulls() / 1e3).sort()
         axes[0].plot(srtts.mean(), rates.mean(), "o", label=flow)
         for axis, values in zip(axes[1:], [rates, srtts]):
             axis.step(values, [(nth + 1) / len(values) for nth in range(len(values))], where="post")

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::journal::TrialEnd;
 use super::store::RunDir;
 use super::summary::query::{
-    Lines, collect, in_flight, link_instants, number, scan, sender, whole_intervals,
+    Lines, collect, in_flight, link_instants, number, scan, sender, srtt_ms, whole_intervals,
 };
 use crate::error::{Result, polars_error};
 
@@ -82,7 +82,7 @@ fn sources() -> [PanelSource; 3] {
             subject: "flow_id",
             filter: sender(),
             values: vec![
-                value(SRTT, "ms", number("rtt_us") / lit(1e3)),
+                value(SRTT, "ms", srtt_ms()),
                 value(CWND, "packets", number("snd_cwnd_pkts")),
                 value(IN_FLIGHT, "packets", in_flight()),
                 value(RETRANSMISSIONS, "packets", number("total_retrans_pkts")),

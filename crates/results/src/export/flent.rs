@@ -14,7 +14,7 @@ use crate::error::io_error;
 use crate::journal::TrialEnd;
 use crate::part::write_file;
 use crate::store::RunDir;
-use crate::summary::query::{collect, number, scan, sender, whole_intervals_of};
+use crate::summary::query::{collect, number, scan, sender, srtt_ms, whole_intervals_of};
 
 /// flent's step size, because all series share one time axis.
 const STEP_S: f64 = 0.2;
@@ -91,7 +91,7 @@ fn flent_document(run: &RunDir, end: &TrialEnd) -> Result<Option<Value>> {
     }
     let of_socket = [
         ("tcp_cwnd", number("snd_cwnd_pkts")),
-        ("tcp_rtt", number("rtt_us") / lit(1e3)),
+        ("tcp_rtt", srtt_ms()),
         ("tcp_delivery_rate", number("delivery_rate_bytes_per_s") * lit(8e-6)),
     ];
     let sockets = samples(run, "flow_samples", end, sender(), "flow_id", &of_socket)?;

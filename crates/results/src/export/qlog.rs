@@ -21,7 +21,7 @@ use crate::journal::TrialEnd;
 use crate::model::Levels;
 use crate::part::write_file;
 use crate::store::RunDir;
-use crate::summary::query::{Lines, collect, in_flight, number, scan, sender};
+use crate::summary::query::{Lines, collect, in_flight, number, scan, sender, srtt_ms};
 
 mod states;
 
@@ -37,7 +37,7 @@ const CA_STATES: [&str; 5] = ["open", "disorder", "cwr", "recovery", "loss"];
 type Metric = (&'static str, fn() -> Expr, bool);
 
 const METRICS: [Metric; 9] = [
-    ("smoothed_rtt", || number("rtt_us") / lit(1e3), false),
+    ("smoothed_rtt", srtt_ms, false),
     ("rtt_variance", || number("rttvar_us") / lit(1e3), false),
     ("min_rtt", || number("min_rtt_us") / lit(1e3), false),
     // Consecutive RTOs, each of which doubles the timer.

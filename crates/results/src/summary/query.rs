@@ -408,6 +408,12 @@ pub(crate) fn in_flight() -> Expr {
     number("unacked_pkts") - number("sacked_pkts") - number("lost_pkts") + number("retrans_pkts")
 }
 
+/// Returns the smoothed RTT of a socket in milliseconds; null before the first measurement, when the kernel has 0.
+pub(crate) fn srtt_ms() -> Expr {
+    let us = number("rtt_us");
+    when(us.clone().gt(lit(0.0))).then(us / lit(1e3)).otherwise(lit(NULL))
+}
+
 /// Selects receiver intervals. Excludes iperf3's last interval if it is shorter than half the median of its flow: the rate of a few
 /// milliseconds is meaningless. Imported flows may have intervals of different lengths.
 pub(crate) fn whole_intervals() -> Expr {
@@ -491,6 +497,13 @@ mod tests {
         let delays = [Some(51e4), Some(25e3), Some(1.0), Some(4542.0 * 8e6 / 7e5)];
         assert_eq!(numbers(&made, "queue_delay_us"), delays);
         assert_eq!(numbers(&made, "line_bytes"), [2271.0, 4542.0, 4542.0, 9084.0].map(Some));
+    }
+
+    #[test]
+    fn srtt_is_null_before_it_is_measured() {
+        let rows = df!("rtt_us" => [Some(0_u32), None, Some(14_000)]).unwrap();
+        let made = rows.lazy().select([srtt_ms().alias("ms")]).collect().unwrap();
+        assert_eq!(numbers(&made, "ms"), [None, None, Some(14.0)]);
     }
 
     #[test]
