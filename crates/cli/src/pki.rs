@@ -174,7 +174,8 @@ pub fn init(dir: &Path) -> Result<(), PkiError> {
     let made = tempfile::Builder::new().prefix(".init-").tempdir_in(dir);
     let made = made.map_err(FileError::of("make a temporary directory in", dir))?;
     make_authority(made.path())?;
-    let files = [&["crl.pem"][..], &files].concat();
+    // `crl.pem`, which may exist without an authority, comes last: so the files that an error removes are all new.
+    let files = [&files[..], &["crl.pem"]].concat();
     for (nth, file) in files.iter().enumerate() {
         let to = dir.join(file);
         if let Err(error) = std::fs::rename(made.path().join(file), &to) {
