@@ -104,7 +104,10 @@ impl Files {
 pub fn resolve(files: &Files, request: &mut wire::PrepareRequest) -> Result<(), Status> {
     for (name, sha256) in std::mem::take(&mut request.file_digests) {
         let content = files.content(&sha256).ok_or_else(|| {
-            Status::failed_precondition(format!("the file `{name}` (sha256 {sha256}) was not sent"))
+            // No refusal: the controller sends it again.
+            Status::not_found(format!(
+                "the file `{name}` (sha256 {sha256}) was not sent, or its connection has ended"
+            ))
         })?;
         request.files.insert(name, content);
     }
@@ -143,7 +146,9 @@ mod tests {
         while files.content(&sha256).is_some() {
             tokio::task::yield_now().await;
         }
-        assert!(resolve(&files, &mut request()).unwrap_err().message().contains("a.trace"));
+        let lost = resolve(&files, &mut request()).unwrap_err();
+        assert_eq!(lost.code(), tonic::Code::NotFound);
+        assert!(lost.message().contains("a.trace"), "{lost}");
         assert_eq!(files.room.available_permits(), wire::MAX_FILES_BYTES / KIB);
     }
 

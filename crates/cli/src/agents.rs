@@ -511,6 +511,13 @@ mod tests {
         }
     }
 
+    /// Its connection has ended while the files of other nodes were sent.
+    #[test]
+    fn a_node_without_its_files_is_a_lost_node() {
+        let error = refused("n1", "prepare", &tonic::Status::not_found("the file was not sent"));
+        assert!(matches!(error, AgentError::Call { .. }), "{error}");
+    }
+
     #[test]
     fn every_node_with_an_error_is_named() {
         let error = |node: &str| AgentError::Call {

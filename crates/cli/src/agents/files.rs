@@ -17,7 +17,7 @@ impl Agents {
     /// nodes on this machine have no entry. Takes as long as the links need.
     ///
     /// # Errors
-    /// The first node that refuses a file, or whose link carries nothing for [`CALL_TIMEOUT`].
+    /// The first node that refuses a file, or takes no part of it for [`CALL_TIMEOUT`].
     pub async fn send_files(
         &self,
         files: impl Fn(&str) -> BTreeMap<String, Vec<u8>>,
