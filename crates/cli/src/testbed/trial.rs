@@ -183,11 +183,11 @@ impl<'a> PreparedTrial<'a> {
         // May take minutes, in which a clock measured before would drift.
         let sent = send_files(trial, testbed, interrupt).await?;
         let offsets = testbed.agents.clock_offsets().await?;
-        let mut replies = match prepare(trial, testbed, (key.epoch, sent), interrupt).await {
+        let mut replies = match prepare(trial, testbed, key.epoch, &sent).await {
             Ok(replies) => replies,
             Err(error) => {
                 testbed.agents.reset(&trial.experiment.id, key.epoch).await;
-                return Err(error);
+                return Err(error.into());
             }
         };
         testbed.used = true;
@@ -301,22 +301,20 @@ async fn send_files(
 async fn prepare(
     trial: Trial<'_>,
     testbed: &mut Testbed,
-    (epoch, mut sent): (u64, SentFiles),
-    interrupt: &mut Interrupt,
-) -> Result<BTreeMap<String, wire::PrepareReply>, BackendError> {
+    epoch: u64,
+    sent: &SentFiles,
+) -> Result<BTreeMap<String, wire::PrepareReply>, AgentError> {
     for _ in 1..schedule::PORT_SLOTS {
-        match prepare_once(trial, testbed, epoch, &sent).await {
+        match prepare_once(trial, testbed, epoch, sent).await {
             Err(error @ AgentError::PortInUse { .. }) => info!("trying other ports: {error}"),
-            result => return Ok(result?),
+            result => return result,
         }
         let Experiment { id, options, .. } = trial.experiment;
         let rebooted = &mut testbed.rebooted;
         testbed.agents.await_all(id, epoch, options.await_nodes, rebooted).await?;
         testbed.port_slot += 1;
-        // A node drops files when the connection ends on which they came.
-        sent = send_files(trial, testbed, interrupt).await?;
     }
-    Ok(prepare_once(trial, testbed, epoch, &sent).await?)
+    prepare_once(trial, testbed, epoch, sent).await
 }
 
 async fn prepare_once(
