@@ -287,6 +287,7 @@ mod tests {
 
     use super::*;
     use crate::diag_msg::tests::payload;
+    use crate::ports::tests::flow;
 
     const INTERVAL_NS: u64 = 100;
 
@@ -375,16 +376,8 @@ mod tests {
 
     #[test]
     fn a_failed_dump_leaves_the_gaps_as_they_were() {
-        let flow = FlowPorts {
-            group: "bulk".to_owned(),
-            server_port: 5201,
-            client_port: 40_000,
-            count: 2,
-            listens: false,
-            reverse: false,
-        };
         let mut rows = Rows {
-            ports: PortMap::new(&[flow]),
+            ports: PortMap::new(&[flow("bulk", 5201, false, false)]),
             kernel: KernelVersion { major: 0, minor: 0 },
             interval_ns: INTERVAL_NS,
             last: BTreeMap::new(),

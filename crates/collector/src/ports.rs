@@ -99,10 +99,10 @@ impl Group {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn flow(group: &str, server_port: u16, listens: bool, reverse: bool) -> FlowPorts {
+    pub(crate) fn flow(group: &str, server_port: u16, listens: bool, reverse: bool) -> FlowPorts {
         FlowPorts {
             group: group.to_owned(),
             server_port,

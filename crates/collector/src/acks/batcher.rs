@@ -237,17 +237,10 @@ mod tests {
     use ccbench_proto::column_text::ColumnText as _;
 
     use super::*;
+    use crate::ports::tests::flow;
 
     fn batcher() -> Batcher {
-        let flow = FlowPorts {
-            group: "bulk".to_owned(),
-            server_port: 5201,
-            client_port: 40_000,
-            count: 2,
-            listens: false,
-            reverse: false,
-        };
-        Batcher::new(&[flow], 4000)
+        Batcher::new(&[flow("bulk", 5201, false, false)], 4000)
     }
 
     fn record(kind: u32, at_ns: u64, cookie: u64, sport: u32) -> Vec<u8> {
