@@ -14,7 +14,7 @@ pub struct GuestResources {
     pub memory_folder: Option<PathBuf>,
 }
 
-/// Returns the resources of each concurrent trial, and a note if there are fewer trials than wanted. `in_folder` says that guests keep their
+/// Returns the resources of each concurrent trial, and a note if there are fewer trials than wanted. `in_folder` means that guests keep their
 /// memory in files (engine uml).
 pub fn guest_resources(
     wanted: Option<u32>,

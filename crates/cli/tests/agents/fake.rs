@@ -158,7 +158,7 @@ struct FakeAgent {
     described: Arc<AtomicU32>,
     /// What the first Reset after the second description cannot undo.
     leaves: Arc<Mutex<Option<&'static str>>>,
-    /// Is told of each file, to which the agent does not answer.
+    /// Receives a message for each file; the agent does not answer the call.
     holds_files: Option<Sender<()>>,
 }
 

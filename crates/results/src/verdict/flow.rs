@@ -399,7 +399,8 @@ impl FlowState {
     }
 }
 
-/// Returns why a flow that ran for `ran_s` is dead. A flow may start up to [`LATE_S`] late, so a shorter one says little about its path.
+/// Returns why a flow that ran for `ran_s` is dead. A flow may start up to [`LATE_S`] late, so the path need not be the cause if it ran for
+/// less.
 fn dead(ran_s: f64) -> String {
     if ran_s >= LATE_S {
         return "no data arrived".to_owned();
