@@ -124,9 +124,9 @@ impl Overrides {
     fn apply(&mut self, table: &mut Table, assignment: &str, written: Option<&str>) {
         match (set::apply(table, assignment), written) {
             // The levels that are left are written in the text.
-            (Ok(key), None) if set::named_levels(table, &key).is_some() => {}
-            (Ok(key), None) => self.set.push(key),
-            (Ok(key), Some(written)) => self.quick.extend(quick::moved(table, key, written)),
+            (Ok(None), _) => {}
+            (Ok(Some(key)), None) => self.set.push(key),
+            (Ok(Some(key)), Some(written)) => self.quick.push(quick::moved(key, written)),
             (Err((path, reason)), written) => {
                 let place = written.map(quick::place).unwrap_or_default();
                 let path = if written.is_some() { set::join_key(&place) } else { path };

@@ -46,20 +46,13 @@ pub(super) fn place(written: &str) -> Vec<String> {
     vec!["quick".to_owned(), written.to_owned()]
 }
 
-/// The key of the table to which an applied override of `[quick]` gave its value, and the place where it is written. `None` if the
-/// override only chose levels, which are written elsewhere.
-pub(super) fn moved(table: &Table, mut key: Vec<String>, written: &str) -> Option<Moved> {
-    if let [matrix, factor] = &key[..]
-        && matrix == "matrix"
-    {
-        match table.get("matrix")?.get(factor)? {
-            Value::Table(_) => return None,
-            // The override leaves one value of a factor.
-            Value::Array(_) if split_key(written).as_ref() != Ok(&key) => key.push("0".to_owned()),
-            _ => {}
-        }
+/// The key to which an applied override of `[quick]` gave its value, and the place where it is written.
+pub(super) fn moved(mut key: Vec<String>, written: &str) -> Moved {
+    // The override leaves one value of a factor.
+    if key[0] == "matrix" && split_key(written).as_ref() != Ok(&key) {
+        key.push("0".to_owned());
     }
-    Some((key, place(written)))
+    (key, place(written))
 }
 
 /// The place in `[quick]` of the value at this place of the plan, if it is one of `moved`.
@@ -77,7 +70,7 @@ pub(super) fn check(table: &Table, sets: &[String]) -> Vec<PlanProblem> {
     let (mut wrong, mut applied) = (repeated(&all), Vec::new());
     for (key, assignment) in &all {
         match apply(&mut quick, assignment) {
-            Ok(set) => applied.extend(moved(&quick, set, key)),
+            Ok(set) => applied.extend(set.map(|set| moved(set, key))),
             Err((_, why)) => wrong.push(error(&place(key), why.to_string())),
         }
     }

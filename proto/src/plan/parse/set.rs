@@ -236,31 +236,28 @@ pub(crate) fn split_assignment(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Applies one `key=value` of `--set`. For a factor of the matrix, it chooses among its levels (`matrix.scheme=bbr`); for a key
-/// that a factor of plain values varies, it leaves this one value. Returns the key that has a new value.
+/// that a factor of plain values varies, it leaves this one value. Returns the key that has a new value; `None` if levels were
+/// chosen, which are written elsewhere.
 pub(crate) fn apply(
     table: &mut Table,
     assignment: &str,
-) -> Result<Vec<String>, (String, SetError)> {
+) -> Result<Option<Vec<String>>, (String, SetError)> {
     let Some((key, value)) = split_assignment(assignment) else {
         return Err((format!("--set {assignment}"), SetError::NotAnAssignment));
     };
     let place = || format!("--set {}", key.trim());
     let fail = |why: SetError| (place(), why);
     let segments = split_key(key).map_err(fail)?;
-    let (text, value) = (value.trim(), parse_value(value));
     if let [matrix, factor] = &segments[..]
         && matrix == "matrix"
     {
-        // A level may have a name that TOML reads as another value, such as `true` or `1e3`.
-        let is_level =
-            named_levels(table, &segments).is_some_and(|levels| levels.contains_key(text));
-        let value = if is_level { Value::String(text.to_owned()) } else { value };
         let before = table.get("matrix").and_then(|matrix| matrix.get(factor));
         let before = before.map(unrun::names).unwrap_or_default();
-        choose_levels(table, factor, value).map_err(fail)?;
+        let only_chose = choose_levels(table, factor, value.trim()).map_err(fail)?;
         unrun::mark(table, factor, &before);
-        return Ok(segments);
+        return Ok((!only_chose).then_some(segments));
     }
+    let value = parse_value(value);
     if let Some(matrix) = table.get_mut("matrix").and_then(Value::as_table_mut) {
         for (factor, levels) in matrix.iter_mut() {
             match levels {
@@ -268,7 +265,7 @@ pub(crate) fn apply(
                     let (factor, before) = (factor.clone(), unrun::names(levels));
                     *levels = Value::Array(vec![value]);
                     unrun::mark(table, &factor, &before);
-                    return Ok(vec!["matrix".to_owned(), factor]);
+                    return Ok(Some(vec!["matrix".to_owned(), factor]));
                 }
                 Value::Array(_) if replaces(factor, &segments, &value) => {
                     return Err(fail(SetError::VariedByList { factor: factor.clone() }));
@@ -282,14 +279,7 @@ pub(crate) fn apply(
             }
         }
     }
-    set_key(table, &segments, value).map(|()| segments).map_err(fail)
-}
-
-/// The levels of a factor, if this is the key of a factor with named levels (`matrix.load`).
-pub(super) fn named_levels<'t>(table: &'t Table, key: &[String]) -> Option<&'t Table> {
-    let [matrix, factor] = key else { return None };
-    let factor = table.get(matrix).filter(|_| matrix == "matrix")?.get(factor)?;
-    factor.as_table()
+    set_key(table, &segments, value).map(|()| Some(segments)).map_err(fail)
 }
 
 /// Whether a factor with this name replaces a table around the key, or a key inside the value that the key gets.
@@ -312,13 +302,18 @@ pub(crate) fn overlap(a: &[String], b: &[String]) -> bool {
     a.iter().zip(b).all(|(x, y)| x == y)
 }
 
-fn choose_levels(table: &mut Table, factor: &str, value: Value) -> Result<(), SetError> {
+/// Chooses among the levels of a factor, or gives it this value. Returns whether it chose among named levels.
+fn choose_levels(table: &mut Table, factor: &str, text: &str) -> Result<bool, SetError> {
     let matrix = table.entry("matrix").or_insert_with(|| Value::Table(Table::new()));
     let Some(matrix) = matrix.as_table_mut() else {
         return Err(SetError::MatrixNotATable);
     };
+    let value = parse_value(text);
+    let levels = matrix.get(factor).and_then(Value::as_table);
     let name = |value: &Value| (!value.is_table() && !value.is_array()).then(|| level(value));
     let names: Option<Vec<String>> = match &value {
+        // A level may have a name that TOML reads as another value, such as `true` or `1e3`.
+        _ if levels.is_some_and(|levels| levels.contains_key(text)) => Some(vec![text.to_owned()]),
         Value::Array(values) => values.iter().map(name).collect(),
         one => name(one).map(|name| vec![name]),
     };
@@ -332,6 +327,7 @@ fn choose_levels(table: &mut Table, factor: &str, value: Value) -> Result<(), Se
                 }
             }
             levels.retain(|level, _| names.iter().any(|n| n == level));
+            return Ok(true);
         }
         (Some(Value::Array(values)), _) => {
             *values = if let Value::Array(new) = value { new } else { vec![value] };
@@ -345,7 +341,7 @@ fn choose_levels(table: &mut Table, factor: &str, value: Value) -> Result<(), Se
             matrix.insert(factor.to_owned(), value);
         }
     }
-    Ok(())
+    Ok(false)
 }
 
 #[cfg(test)]
@@ -398,6 +394,19 @@ mod tests {
             assert!(wrong.len() == 1 && !wrong[0].reason.contains("--set"), "{problems:?}");
             assert_eq!(wrong[0].line, Some(16));
         }
+    }
+
+    #[test]
+    fn a_problem_of_levels_that_an_override_writes_names_it() {
+        let text = "name = 't'\n[nodes]\na = {}\nb = {}\n[wires]\nw = ['a', 'b']\n[flows.f]\nfrom = 'a'\nto = 'b'\n\
+                    [[phases]]\nname = 'p'\nlength = '5s'\nflows = ['f']\n[matrix.load]\nlight = {}\n";
+        let levels = "matrix.load={ heavy = { 'flows.f.count' = 'many' } }".to_owned();
+        let problems = crate::plan::check::read(text, &[levels]).unwrap_err();
+        let found = problems.iter().find(|found| found.path.starts_with("matrix.load.heavy"));
+        assert!(
+            found.is_some_and(|found| found.reason.ends_with("(from `--set matrix.load`)")),
+            "{problems:?}"
+        );
     }
 
     #[test]
