@@ -4,7 +4,7 @@ use crate::plan::{Capture, Plan};
 use crate::topology::Topology;
 use crate::units::Bytes;
 
-use super::limits::{AGENTS, known_node};
+use super::limits::{AGENTS, is_ours, known_node};
 use super::links::{known_dev, needs_address, unreachable};
 use super::problems::Problems;
 
@@ -77,8 +77,7 @@ fn interface(
             } else if there {
                 let because = format!("`capture.{name}` is toward `{toward}`");
                 needs_address(plan, toward, &because, problems);
-                let is_ours = plan.nodes.get(node).is_some_and(|node| node.agent.is_none());
-                if is_ours && topology.egress(node, toward).is_none() {
+                if is_ours(plan, node) && topology.egress(node, toward).is_none() {
                     unreachable(plan, &path("toward"), (node, toward), problems);
                 }
             }

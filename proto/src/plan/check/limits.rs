@@ -95,6 +95,11 @@ fn known<'p>(
     false
 }
 
+/// Whether a node is a namespace that ccbench makes.
+pub(super) fn is_ours(plan: &Plan, node: &str) -> bool {
+    plan.nodes.get(node).is_some_and(|node| node.agent.is_none())
+}
+
 /// Whether all nodes are namespaces that ccbench makes.
 pub(super) fn all_ours(plan: &Plan) -> bool {
     plan.nodes.values().all(|node| node.agent.is_none())

@@ -10,7 +10,7 @@ use crate::topology::Topology;
 use crate::units::Rate;
 
 use super::limits::{
-    AGENTS, MAX_CLASSES, MAX_DELAY, MAX_PRIORITY, MAX_RATE, known_flow, known_node,
+    AGENTS, MAX_CLASSES, MAX_DELAY, MAX_PRIORITY, MAX_RATE, is_ours, known_flow, known_node,
 };
 use super::problems::Problems;
 use super::{changes, impair, queues, traces};
@@ -137,11 +137,6 @@ fn place(
     }
 }
 
-/// Whether ccbench makes this link's node.
-fn ours(plan: &Plan, link: &Link) -> bool {
-    plan.nodes.get(&link.node).is_some_and(|node| node.agent.is_none())
-}
-
 fn toward_place(
     plan: &Plan,
     topology: &Topology,
@@ -161,7 +156,7 @@ fn toward_place(
         );
         return None;
     }
-    if !ours(plan, link) {
+    if !is_ours(plan, &link.node) {
         let because = format!("`links.{name}` is found by the route to it");
         needs_address(plan, toward, &because, problems);
         return Some((link.node.clone(), format!("the interface toward `{toward}`")));
@@ -197,7 +192,7 @@ pub(super) fn known_dev(
         problems.error(&path, why);
         return false;
     }
-    if plan.nodes.get(node).is_none_or(|node| node.agent.is_some()) {
+    if !is_ours(plan, node) {
         return true;
     }
     let interfaces = topology.nodes.get(node).map(|node| node.interfaces.as_slice());
