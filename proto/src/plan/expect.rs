@@ -443,13 +443,13 @@ impl Expect {
             );
             return Err(vec![(vec![key], why)]);
         }
+        let is_same_number = found == *number;
         found.at = other.at.iter().map(|(factor, value)| (factor.clone(), level(value))).collect();
         // A list of levels may include that of the other point.
         let differs = |(factor, other): (&String, &String)| {
             self.at.get(factor).is_none_or(|own| own.is_array() || level(own) != *other)
         };
-        let is_same_point = !found.at.iter().any(differs);
-        if is_same_point && (Numbered { at: BTreeMap::new(), ..found.clone() }) == *number {
+        if is_same_number && !found.at.iter().any(differs) {
             let why =
                 "selects the same number as the claim; name what differs, like `{ phase = \"alone\" }`".to_owned();
             return Err(vec![(vec![key], why)]);
