@@ -113,8 +113,14 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
         let mut keys: Vec<Vec<String>> = Vec::new();
         let mut names = BTreeSet::new();
         for (index, level) in levels.iter().enumerate() {
-            let is_new = names.insert(level.name.as_str());
-            level_name(name, factor, (index, level, is_new), problems);
+            // Only a list can repeat one.
+            if !names.insert(level.name.as_str()) {
+                let why = format!(
+                    "`{}` is in the list already; use `repeat` for more trials",
+                    level.name
+                );
+                problems.error(&["matrix", name, &index.to_string()], why);
+            }
             repeated_keys(level, problems);
             for setting in level.keys.iter().filter(|setting| setting.key.len() > 1) {
                 level_key(&base, setting, &level.keys, problems);
@@ -155,6 +161,7 @@ fn factor_name(name: &str, factor: &Factor, problems: &mut Problems) {
         Factor::Levels(levels) => {
             names::name(&path, name, problems);
             for (level, keys) in levels {
+                level_name(name, level, problems);
                 for key in keys.keys() {
                     match set::split_key(key) {
                         Err(why) => {
@@ -178,32 +185,13 @@ fn factor_name(name: &str, factor: &Factor, problems: &mut Problems) {
     }
 }
 
-/// Checks the name of a level: its index, itself, and whether no earlier level has the name.
-fn level_name(
-    factor_name: &str,
-    factor: &Factor,
-    (index, level, is_new): (usize, &Level, bool),
-    problems: &mut Problems,
-) {
-    let name = level.name.as_str();
-    match factor {
-        Factor::Values(_) => {
-            if !is_new {
-                problems.error(
-                    &["matrix", factor_name, &index.to_string()],
-                    format!("`{name}` is in the list already; use `repeat` for more trials"),
-                );
-            }
-        }
-        Factor::Levels(_) => {
-            let good = |c: char| c.is_ascii_graphic() || c == ' ';
-            if name.is_empty() || name.len() > 64 || !name.chars().all(good) {
-                problems.error(
-                    &["matrix", factor_name, name],
-                    "a level's name is 1 to 64 printable ASCII characters",
-                );
-            }
-        }
+fn level_name(factor: &str, name: &str, problems: &mut Problems) {
+    let good = |c: char| c.is_ascii_graphic() || c == ' ';
+    if name.is_empty() || name.len() > 64 || !name.chars().all(good) {
+        problems.error(
+            &["matrix", factor, name],
+            "a level's name is 1 to 64 printable ASCII characters",
+        );
     }
 }
 
