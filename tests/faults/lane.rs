@@ -93,13 +93,10 @@ impl Lane {
         let ran = self.run(&[], arguments);
         let cpu = watch.report();
         let status = ran?;
-        if status.success() {
-            return Ok(());
+        match status.success() || self.lacked_cpu(status.code(), &cpu) {
+            true => Ok(()),
+            false => Err(Failure::Controller { status, printed: self.bench.printed() }),
         }
-        if self.lacked_cpu(status.code(), &cpu) {
-            return Ok(());
-        }
-        Err(Failure::Controller { status, printed: self.bench.printed() })
     }
 
     /// Returns whether a trial of the run with this exit code failed only because it lacked CPU time, and others had used the CPU. Its
