@@ -5,8 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ccbench_proto::wire::NodeInfo;
 use ccbench_results::backend::RunBackend;
+use ccbench_results::model::{Reason, TrialKey};
+use ccbench_results::reason::ReasonCode;
+use ccbench_results::store::RunDir;
 use serde_json::Value;
 
+use crate::backend::error::BackendError;
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
 use crate::runner::TrialQueue;
@@ -38,4 +42,13 @@ pub struct BackendInfo {
     pub notes: Vec<String>,
     /// Requirements of the plan that are not met yet. They are only printed.
     pub missing: BTreeSet<String>,
+}
+
+/// Records that a trial could not run because of this error. Returns the error, or the one that prevented the record.
+pub fn record_not_run(dir: &RunDir, key: TrialKey, error: impl Into<BackendError>) -> BackendError {
+    let error = error.into();
+    match dir.record_not_run(key, &Reason::new(ReasonCode::NotRun, error.to_string())) {
+        Ok(()) => error,
+        Err(unwritten) => unwritten.into(),
+    }
 }

@@ -21,6 +21,7 @@ use super::jobs::GuestResources;
 use super::kernel::Kernel;
 use super::vm::{VmImage, console_tail};
 use crate::backend::error::BackendError;
+use crate::backend::record_not_run;
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
 use crate::progress::TrialProgress;
@@ -104,15 +105,6 @@ pub async fn run(
         None => verdict,
     };
     Ok(recorder.commit(amended).await?)
-}
-
-/// Records that a trial could not run because of this error. Returns the error, or the one that prevented the record.
-fn record_not_run(dir: &RunDir, key: TrialKey, error: LabError) -> BackendError {
-    let reason = Reason::new(ReasonCode::NotRun, error.to_string());
-    match dir.record_not_run(key, &reason) {
-        Ok(()) => error.into(),
-        Err(unwritten) => unwritten.into(),
-    }
 }
 
 /// Returns how to reduce the load of the guest's CPU.

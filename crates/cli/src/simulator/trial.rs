@@ -3,8 +3,7 @@
 use ccbench_proto::schedule::Point;
 use ccbench_proto::wire::RunEvent;
 use ccbench_proto::wire::run_event::Of;
-use ccbench_results::model::{Reason, TrialKey, Verdict};
-use ccbench_results::reason::ReasonCode;
+use ccbench_results::model::{TrialKey, Verdict};
 use ccbench_results::verdict::Judge;
 use ccbench_simulator::{REALTIME_MINUS_MONOTONIC_NS, Simulation, SimulatorError, T0_NS};
 use tokio::sync::mpsc;
@@ -13,6 +12,7 @@ use tracing::info;
 
 use super::error::SimulatedTrialError;
 use crate::backend::error::BackendError;
+use crate::backend::record_not_run;
 use crate::interrupt::Interrupt;
 use crate::progress::TrialProgress;
 use crate::runner::Trial;
@@ -37,13 +37,7 @@ pub async fn run(
 ) -> Result<Verdict, BackendError> {
     let (point_id, trial, seed) = (scheduled.point_id, scheduled.trial, scheduled.seed);
     let key = TrialKey { point_id, trial, seed, epoch };
-    let simulation = match simulation(point, seed) {
-        Ok(simulation) => simulation,
-        Err(error) => {
-            dir.record_not_run(key, &Reason::new(ReasonCode::NotRun, error.to_string()))?;
-            return Err(error.into());
-        }
-    };
+    let simulation = simulation(point, seed).map_err(|error| record_not_run(dir, key, error))?;
     let answers = NodeReplies { infos: simulation.infos(), replies: simulation.replies() };
     let realtime_minus_monotonic_ns = REALTIME_MINUS_MONOTONIC_NS;
     let clock = VirtualClock { t0_ns: T0_NS, realtime_minus_monotonic_ns };

@@ -10,8 +10,7 @@ use ccbench_proto::units::Micros;
 use ccbench_proto::wire::agent_client::AgentClient;
 use ccbench_proto::{resolve, wire};
 use ccbench_results::journal::NodeBoot;
-use ccbench_results::model::{Reason, TrialKey, Verdict};
-use ccbench_results::reason::ReasonCode;
+use ccbench_results::model::{TrialKey, Verdict};
 use ccbench_results::trial::TrialWriter;
 use ccbench_results::verdict::Judge;
 use tokio::sync::mpsc;
@@ -23,6 +22,7 @@ use tracing::{debug, info};
 use super::{Testbed, refusals};
 use crate::agents::{AgentError, Agents, CALL_TIMEOUT};
 use crate::backend::error::BackendError;
+use crate::backend::record_not_run;
 use crate::clock;
 use crate::clock_offset::ClockPrediction;
 use crate::experiment::Experiment;
@@ -59,17 +59,12 @@ pub(super) async fn run(
         seed: trial.scheduled.seed,
         epoch: trial.dir.next_epoch(),
     };
-    if let Err(error) = boot(trial, testbed, progress, interrupt).await {
-        return Err(match error {
-            BackendError::Agent(error) => record_not_run(trial, key, error),
-            other => other,
-        });
-    }
-    let mut prepared = match PreparedTrial::of(trial, testbed, key, interrupt).await {
-        Ok(prepared) => prepared,
-        Err(BackendError::Agent(error)) => return Err(record_not_run(trial, key, error)),
-        Err(other) => return Err(other),
+    let not_run = |error: BackendError| match error {
+        error @ BackendError::Agent(_) => record_not_run(trial.dir, key, error),
+        other => other,
     };
+    boot(trial, testbed, progress, interrupt).await.map_err(not_run)?;
+    let mut prepared = PreparedTrial::of(trial, testbed, key, interrupt).await.map_err(not_run)?;
     let left_before = testbed.agents.take_not_undone();
     let recorded = prepared.run(testbed, progress, interrupt).await;
     // The nodes are prepared, so reset them even after an error.
@@ -148,15 +143,6 @@ async fn ready(
     }
 }
 
-/// Records that a trial could not run because of this error. Returns the error, or the one that prevented the record.
-fn record_not_run(trial: Trial<'_>, key: TrialKey, error: AgentError) -> BackendError {
-    let reason = Reason::new(ReasonCode::NotRun, error.to_string());
-    match trial.dir.record_not_run(key, &reason) {
-        Ok(()) => error.into(),
-        Err(unwritten) => unwritten.into(),
-    }
-}
-
 /// A trial whose nodes are prepared.
 struct PreparedTrial<'a> {
     trial: Trial<'a>,
@@ -173,7 +159,7 @@ impl<'a> PreparedTrial<'a> {
     /// Sends the nodes their files, measures the clocks and prepares the nodes.
     ///
     /// # Errors
-    /// A node refuses or does not answer, or the user stops the run. The nodes have been reset.
+    /// A node refuses or does not answer, or the user stops the run. No node stays prepared.
     async fn of(
         trial: Trial<'a>,
         testbed: &mut Testbed,
