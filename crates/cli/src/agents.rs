@@ -24,6 +24,7 @@ use crate::tls::{Tls, TlsError};
 mod files;
 mod lost;
 
+pub use files::SentFiles;
 #[doc(hidden)]
 pub use lost::after_loss;
 

@@ -12,16 +12,19 @@ use tracing::info;
 
 use super::{AgentError, Agents, CALL_TIMEOUT, call_until};
 
+/// The SHA-256 of the files that the nodes on TCP have received, by node and by the file's name.
+pub type SentFiles = BTreeMap<String, BTreeMap<String, String>>;
+
 impl Agents {
-    /// Sends its files to every node on TCP, where message sizes are limited. Returns the SHA-256 of each by node and by the file's name;
-    /// nodes on this machine have no entry. Takes as long as the links need.
+    /// Sends its files to every node on TCP, where message sizes are limited. Nodes on this machine have no entry in the result. Takes as
+    /// long as the links need.
     ///
     /// # Errors
     /// The first node that refuses a file, or takes no part of it for [`CALL_TIMEOUT`].
     pub async fn send_files(
         &self,
         files: impl Fn(&str) -> BTreeMap<String, Vec<u8>>,
-    ) -> Result<BTreeMap<String, BTreeMap<String, String>>, AgentError> {
+    ) -> Result<SentFiles, AgentError> {
         let remote = self.by_node.iter().filter(|(_, agent)| agent.is_remote);
         let calls = remote.map(|(node, agent)| {
             let (mut client, files) = (agent.client.clone(), files(node));

@@ -20,7 +20,7 @@ use tonic::transport::Channel;
 use tracing::{debug, info};
 
 use super::{Testbed, refusals};
-use crate::agents::{AgentError, Agents, CALL_TIMEOUT};
+use crate::agents::{AgentError, Agents, CALL_TIMEOUT, SentFiles};
 use crate::backend::error::BackendError;
 use crate::backend::record_not_run;
 use crate::clock;
@@ -266,9 +266,6 @@ async fn bound_clocks(
         }
     }
 }
-
-/// The digests of the files that the nodes on TCP have received, by node and by the file's name.
-type SentFiles = BTreeMap<String, BTreeMap<String, String>>;
 
 /// Sends the nodes their files. A prepared node resets itself after [`LEASE`], so this must be done before any is prepared.
 async fn send_files(
