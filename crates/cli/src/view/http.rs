@@ -38,6 +38,7 @@ use super::socket::{self, ACCEPT_PAUSE, STALL_TIMEOUT};
 use super::{ViewError, absolute};
 use crate::console::message;
 use crate::live::openmetrics;
+use crate::runtime::blocking;
 
 /// A connection without a complete request for this long is closed.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -284,10 +285,10 @@ impl Shared {
 
     /// Answers a scrape of Prometheus while the run is in progress.
     async fn metrics(&self) -> Answer {
-        let stream = connect(&self.dir).await.ok();
+        let name = socket::name(&self.dir);
         // Must not block this thread, which may serve the other end of the socket.
         let update = spawn_blocking(move || {
-            let stream = stream?;
+            let stream = socket::connect(&name).ok()?;
             stream.set_read_timeout(Some(STALL_TIMEOUT)).ok()?;
             socket::first_update(stream)
         });
@@ -320,8 +321,7 @@ const fn header(value: &'static str) -> hyper::header::HeaderValue {
 /// what is in the queue.
 async fn connect(dir: &Path) -> io::Result<UnixStream> {
     let name = socket::name(dir);
-    let connected = spawn_blocking(move || socket::connect(&name)).await;
-    connected.unwrap_or_else(|panicked| Err(io::Error::other(panicked)))
+    blocking(move || socket::connect(&name)).await
 }
 
 /// Sends the run's updates as events, and the event `end` at its end.
