@@ -72,7 +72,7 @@ impl Interrupt {
 /// them when its runtime has ended.
 pub struct EndsProcess {
     /// Dropping it ends the thread.
-    _watched: Option<oneshot::Sender<()>>,
+    _watched: oneshot::Sender<()>,
 }
 
 impl EndsProcess {
@@ -80,13 +80,13 @@ impl EndsProcess {
     pub fn start() -> Self {
         let (send, dropped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("signals".to_owned());
-        let started = thread.spawn(move || {
+        let _ = thread.spawn(move || {
             let Ok(runtime) = Builder::new_current_thread().enable_all().build() else { return };
             if runtime.block_on(signalled(dropped)) {
                 std::process::exit(ExitCode::Interrupted.number());
             }
         });
-        Self { _watched: started.is_ok().then_some(send) }
+        Self { _watched: send }
     }
 }
 
