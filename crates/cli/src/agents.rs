@@ -1,7 +1,7 @@
 //! The agents of an experiment: connections, clock offsets, and calls that go to all agents at once. Every call has a time limit,
 //! and every error names the node and the step.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -148,8 +148,8 @@ pub struct Agent {
     has_kernel_of_plan: bool,
     /// A kernel that the node did not boot although it was rebooted into it.
     not_booted: Option<String>,
-    /// What the reset after the node's last loss could not undo.
-    not_undone: Vec<String>,
+    /// What the resets after losses of the node could not undo, since the last trial.
+    not_undone: BTreeSet<String>,
     /// The node's generation in its last reply.
     generation: AtomicU64,
     /// Whether it listens on TCP, where message sizes are limited.
@@ -197,7 +197,7 @@ impl Agents {
                 info,
                 has_kernel_of_plan: false,
                 not_booted: None,
-                not_undone: Vec::new(),
+                not_undone: BTreeSet::new(),
                 generation,
                 is_remote,
                 shares_clock,

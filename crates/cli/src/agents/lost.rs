@@ -45,12 +45,14 @@ impl Agents {
         note_all(rebooted, join_all(calls).await)
     }
 
-    /// Takes by node what the reset after its last loss could not undo. The next trial may measure these leftovers.
+    /// Takes by node what the resets after its losses could not undo. The next trial may measure these leftovers.
     pub fn take_not_undone(&mut self) -> BTreeMap<String, Vec<String>> {
         let agents = self.by_node.iter_mut();
         agents
-            .map(|(node, agent)| (node.clone(), std::mem::take(&mut agent.not_undone)))
-            .filter(|(_, failed)| !failed.is_empty())
+            .filter(|(_, agent)| !agent.not_undone.is_empty())
+            .map(|(node, agent)| {
+                (node.clone(), std::mem::take(&mut agent.not_undone).into_iter().collect())
+            })
             .collect()
     }
 
@@ -132,7 +134,9 @@ impl Agent {
         };
         self.generation.store(info.generation, Ordering::Relaxed);
         let request = wire::ResetRequest { run_id: run_id.to_owned(), epoch };
-        self.not_undone = call(node, "reset", self.client.reset(request)).await?.failed;
+        let reply = call(node, "reset", self.client.reset(request)).await?;
+        // A later reset repeats some of these steps, but not those that an earlier one gave up.
+        self.not_undone.extend(reply.failed);
         if rebooted.is_some() {
             self.info = info;
         }

@@ -49,10 +49,15 @@ pub(crate) fn serve_runs(runs: Vec<Vec<Vec<u8>>>) -> SocketAddr {
 }
 
 /// Like [`serve_runs`], for an agent whose first Reset after its second description could not undo `left`. The controller describes a
-/// node again after it was lost.
-pub(crate) fn serve_leaving(left: &'static str, runs: Vec<Vec<Vec<u8>>>) -> SocketAddr {
+/// node again after it was lost, and after another socket occupied a port, as after the description number `port_in_use_after`.
+pub(crate) fn serve_leaving(
+    left: &'static str,
+    port_in_use_after: Option<u32>,
+    runs: Vec<Vec<Vec<u8>>>,
+) -> SocketAddr {
     let leaves = Arc::new(Mutex::new(Some(left)));
-    start(FakeAgent { runs: Arc::new(Mutex::new(runs.into())), leaves, ..FakeAgent::default() })
+    let runs = Arc::new(Mutex::new(runs.into()));
+    start(FakeAgent { runs, leaves, port_in_use_after, ..FakeAgent::default() })
 }
 
 /// Starts an agent that never takes a file. It reports the arrival of each.
@@ -158,6 +163,8 @@ struct FakeAgent {
     described: Arc<AtomicU32>,
     /// What the first Reset after the second description cannot undo.
     leaves: Arc<Mutex<Option<&'static str>>>,
+    /// The number of descriptions after which another socket occupies a port, until the next description.
+    port_in_use_after: Option<u32>,
     /// Receives a message for each file; the agent does not answer the call.
     holds_files: Option<Sender<()>>,
 }
@@ -259,6 +266,12 @@ impl tower::Service<HttpRequest<Body>> for FakeAgent {
             && self.described.load(Ordering::Relaxed) < 2
         {
             let refused = Status::unavailable("this node has been rebooted meanwhile");
+            return Box::pin(async move { Ok(refused.into_http()) });
+        }
+        if self.port_in_use_after == Some(self.described.load(Ordering::Relaxed))
+            && path.ends_with("/Prepare")
+        {
+            let refused = Status::aborted("another socket occupies port 5201");
             return Box::pin(async move { Ok(refused.into_http()) });
         }
         if self.boots_into.is_some() && path.ends_with("/Reboot") {
