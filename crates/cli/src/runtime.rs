@@ -13,8 +13,8 @@ pub fn block_on<T>(future: impl Future<Output = Result<T, CliError>>) -> Result<
     runtime.block_on(future)
 }
 
-/// Runs work on another thread: work that takes long, or that Polars must not do in this runtime. Meanwhile this thread answers the
-/// agents; without an answer they close the connection ([`KEEPALIVE_TIMEOUT`]). Continues a panic.
+/// Runs work on another thread: work that takes long, or that Polars must not do in this runtime. Meanwhile this thread answers others:
+/// the pages of a run, and the agents, which otherwise close the connection ([`KEEPALIVE_TIMEOUT`]). Continues a panic.
 ///
 /// [`KEEPALIVE_TIMEOUT`]: ccbench_proto::wire::KEEPALIVE_TIMEOUT
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
