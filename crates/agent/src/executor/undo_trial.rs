@@ -33,16 +33,14 @@ impl Executor {
         // Sockets that use a congestion control must close before it is unloaded.
         drop(trial.answers);
         let (links, cc) = (trial.links, trial.cc);
-        let (mut undo, interfaces) = self.take_undo();
-        let (undo, mut outcome, of_stack) = blocking::run(move || {
-            remove_links(links, &mut undo, &mut outcome);
+        let work = move |undo: &mut Undo, interfaces: &dyn Interfaces| {
+            remove_links(links, undo, &mut outcome);
             // A namespace's default, which the stack restores, pins its congestion control's module.
-            let of_stack = undo.undo_all(&*interfaces);
+            let of_stack = undo.undo_all(interfaces);
             outcome.merge(cc.remove());
-            (undo, outcome, of_stack)
-        })
-        .await;
-        self.deps.undo = undo;
+            (outcome, of_stack)
+        };
+        let (mut outcome, of_stack) = self.with_undo(work).await;
         self.note_left(&of_stack);
         // The stack writes its own audit records.
         self.deps.undo.audit().undone(&outcome);
@@ -68,9 +66,21 @@ impl Executor {
         self.keep_links(finished.await.links);
     }
 
-    /// Takes the undo stack for work beside the runtime, which must give it back.
-    fn take_undo(&mut self) -> (Undo, Arc<dyn Interfaces>) {
-        (std::mem::take(&mut self.deps.undo), Arc::clone(&self.deps.interfaces))
+    /// Runs `work` with the undo stack, beside the runtime.
+    async fn with_undo<T, W>(&mut self, work: W) -> T
+    where
+        T: Send + 'static,
+        W: FnOnce(&mut Undo, &dyn Interfaces) -> T + Send + 'static,
+    {
+        let mut undo = std::mem::take(&mut self.deps.undo);
+        let interfaces = Arc::clone(&self.deps.interfaces);
+        let (undo, result) = blocking::run(move || {
+            let result = work(&mut undo, &*interfaces);
+            (undo, result)
+        })
+        .await;
+        self.deps.undo = undo;
+        result
     }
 
     /// Reports what undoing the stack has left.
@@ -84,13 +94,7 @@ impl Executor {
         if self.session.state != State::Idle || self.deps.undo.is_empty() {
             return Ok(());
         }
-        let (mut undo, interfaces) = self.take_undo();
-        let (undo, outcome) = blocking::run(move || {
-            let outcome = undo.undo_all(&*interfaces);
-            (undo, outcome)
-        })
-        .await;
-        self.deps.undo = undo;
+        let outcome = self.with_undo(Undo::undo_all).await;
         self.note_left(&outcome);
         let left = outcome.failed;
         if self.deps.undo.is_empty() { Ok(()) } else { Err(AgentError::NotUndone { left }) }
