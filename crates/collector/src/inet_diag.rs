@@ -51,15 +51,8 @@ struct Rows {
     ports: PortMap,
     kernel: KernelVersion,
     interval_ns: u64,
-    /// By socket cookie.
-    last: BTreeMap<u64, LastSample>,
-}
-
-/// When a socket was last sampled.
-struct LastSample {
-    at_ns: u64,
-    /// The sample before that, which is the last one again if the dump fails.
-    before_ns: Option<u64>,
+    /// Time of the last sample, by socket cookie.
+    last_at_ns: BTreeMap<u64, u64>,
 }
 
 impl DiagSampler {
@@ -96,7 +89,7 @@ impl Sampler for DiagSampler {
                 ports,
                 kernel: KernelVersion::running(),
                 interval_ns,
-                last: BTreeMap::new(),
+                last_at_ns: BTreeMap::new(),
             },
         });
         Ok(())
@@ -126,8 +119,7 @@ impl Watch {
                 }
                 Err(error) => error,
             };
-            into.truncate(rows_before);
-            self.rows.discard(at_ns);
+            self.rows.discard(into.drain(rows_before..));
             // Replies to a failed dump must not mix with those of the next one.
             self.socket = open()?;
             if !is_unsupported(&error) {
@@ -203,13 +195,12 @@ impl Rows {
         let Some(role) = self.ports.classify(msg.sport, msg.dport) else {
             return;
         };
-        let before_ns = self.last.get(&msg.cookie).map(|last| last.at_ns);
-        if before_ns == Some(at_ns) {
+        let gap_ns = match self.last_at_ns.insert(msg.cookie, at_ns) {
             // The hash table changed during the dump, and the kernel returned this socket twice.
-            return;
-        }
-        self.last.insert(msg.cookie, LastSample { at_ns, before_ns });
-        let gap_ns = before_ns.map_or(0, |before_ns| at_ns.saturating_sub(before_ns));
+            Some(before) if before == at_ns => return,
+            Some(before) => at_ns.saturating_sub(before),
+            None => 0,
+        };
         if self.interval_ns > 0 && gap_ns > self.interval_ns + self.interval_ns / 2 {
             drained.late += 1;
             drained.lost += missed(gap_ns, self.interval_ns);
@@ -221,18 +212,18 @@ impl Rows {
     /// Removes closed sockets to bound the memory.
     fn forget_closed(&mut self, at_ns: u64) {
         let keep_ns = self.interval_ns.saturating_mul(16);
-        self.last.retain(|_, last| at_ns.saturating_sub(last.at_ns) <= keep_ns);
+        self.last_at_ns.retain(|_, &mut last| at_ns.saturating_sub(last) <= keep_ns);
     }
 
-    /// Forgets the samples of a dump that failed.
-    fn discard(&mut self, at_ns: u64) {
-        self.last.retain(|_, last| {
-            if last.at_ns != at_ns {
-                return true;
-            }
-            last.at_ns = last.before_ns.take().unwrap_or(at_ns);
-            last.at_ns != at_ns
-        });
+    /// Forgets the rows of a dump that failed: the samples before them are the last ones again.
+    fn discard(&mut self, rows: impl Iterator<Item = FlowSample>) {
+        for row in rows {
+            let Some(cookie) = row.cookie else { continue };
+            match row.gap_ns {
+                0 => self.last_at_ns.remove(&cookie),
+                gap_ns => self.last_at_ns.insert(cookie, row.at_ns.saturating_sub(gap_ns)),
+            };
+        }
     }
 }
 
@@ -380,21 +371,22 @@ mod tests {
             ports: PortMap::new(&[flow("bulk", 5201, false, false)]),
             kernel: KernelVersion { major: 0, minor: 0 },
             interval_ns: INTERVAL_NS,
-            last: BTreeMap::new(),
+            last_at_ns: BTreeMap::new(),
         };
-        let gap_ns = |rows: &mut Rows, cookie, at_ns| {
+        let mut into = Vec::new();
+        let gap_ns = |rows: &mut Rows, into: &mut Vec<FlowSample>, cookie, at_ns| {
             let bytes = payload((40_000, 5201), cookie, &[(2, &[0; 104])]);
-            let (mut into, mut drained) = (Vec::new(), Drained::default());
-            rows.on_socket(&DiagMsg::parse(&bytes).unwrap(), at_ns, &mut into, &mut drained);
-            (into[0].gap_ns, drained.lost)
+            let mut drained = Drained::default();
+            rows.on_socket(&DiagMsg::parse(&bytes).unwrap(), at_ns, into, &mut drained);
+            (into[into.len() - 1].gap_ns, drained.lost)
         };
-        assert_eq!(gap_ns(&mut rows, 1, 1000), (0, 0));
+        assert_eq!(gap_ns(&mut rows, &mut into, 1, 1000), (0, 0));
         // This dump has both sockets, then fails.
-        assert_eq!(gap_ns(&mut rows, 1, 1100), (100, 0));
-        assert_eq!(gap_ns(&mut rows, 2, 1100), (0, 0));
-        rows.discard(1100);
-        assert_eq!(gap_ns(&mut rows, 1, 1200), (200, 1));
-        assert_eq!(gap_ns(&mut rows, 2, 1200), (0, 0), "its first sample");
+        assert_eq!(gap_ns(&mut rows, &mut into, 1, 1100), (100, 0));
+        assert_eq!(gap_ns(&mut rows, &mut into, 2, 1100), (0, 0));
+        rows.discard(into.drain(1..));
+        assert_eq!(gap_ns(&mut rows, &mut into, 1, 1200), (200, 1));
+        assert_eq!(gap_ns(&mut rows, &mut into, 2, 1200), (0, 0), "its first sample");
     }
 
     #[test]
