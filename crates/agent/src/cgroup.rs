@@ -8,6 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::clock;
+use crate::mountinfo::mounts;
 
 /// The prefix of traffic groups; nothing without it is ever removed.
 pub(crate) const PREFIX: &str = "ccbench-traffic-";
@@ -24,19 +25,8 @@ pub(crate) struct Mount {
 
 /// Returns the first mount of control groups version 2 in a mountinfo. In hybrid mode it is not the only hierarchy.
 pub(crate) fn mount(mountinfo: &str) -> Option<Mount> {
-    mountinfo.lines().find_map(|line| {
-        let (before, after) = line.split_once(" - ")?;
-        let mut fields = before.split(' ').skip(3);
-        let (root, point) = (fields.next()?, fields.next()?);
-        let is_v2 = after.split(' ').next() == Some("cgroup2");
-        is_v2.then(|| Mount { root: unescaped(root), point: unescaped(point).into() })
-    })
-}
-
-/// Decodes a path of a mountinfo, in which the kernel writes blanks, tabs, line feeds and backslashes as octal escapes.
-pub(crate) fn unescaped(text: &str) -> String {
-    let text = text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n");
-    text.replace("\\134", "\\")
+    let mount = mounts(mountinfo).find(|mount| mount.file_system == "cgroup2")?;
+    Some(Mount { root: mount.root, point: mount.point })
 }
 
 /// Returns this process's group from `/proc/self/cgroup`.

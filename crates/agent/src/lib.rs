@@ -33,6 +33,7 @@ pub mod link;
 pub mod listening;
 pub mod loader;
 pub mod local_socket;
+mod mountinfo;
 pub mod notify;
 pub mod placement;
 pub mod ports;

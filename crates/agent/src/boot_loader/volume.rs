@@ -2,32 +2,13 @@
 //! `grub-core/disk/diskfilter.c`, `grub-core/commands/loadenv.c` (a file is written to its blocks on the disk, without its file system), and
 //! the same checks for `recordfail` in Ubuntu's `/etc/grub.d/00_header`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::cgroup::unescaped;
-
-/// A line of /proc/PID/mountinfo (proc_pid_mountinfo(5)).
-struct Mount<'a> {
-    /// `MAJOR:MINOR`.
-    device: &'a str,
-    point: PathBuf,
-    file_system: &'a str,
-}
-
-impl<'a> Mount<'a> {
-    fn parse(line: &'a str) -> Option<Self> {
-        let (before, after) = line.split_once(" - ")?;
-        let mut fields = before.split(' ').skip(2);
-        let (device, _root, point) = (fields.next()?, fields.next()?, fields.next()?);
-        let file_system = after.split(' ').next()?;
-        Some(Self { device, point: unescaped(point).into(), file_system })
-    }
-}
+use crate::mountinfo::mounts;
 
 /// Returns the kind of volume that holds a file if GRUB cannot write to it. `file` has no symbolic links, and `sys` is where sysfs is mounted.
 pub(super) fn not_writable(file: &Path, mountinfo: &str, sys: &Path) -> Option<&'static str> {
-    let mounts = mountinfo.lines().filter_map(Mount::parse);
-    let mounts = mounts.filter(|mount| file.starts_with(&mount.point));
+    let mounts = mounts(mountinfo).filter(|mount| file.starts_with(&mount.point));
     // The last of several mounts at one place hides the others.
     let mount = mounts.max_by_key(|mount| mount.point.components().count())?;
     match mount.file_system {

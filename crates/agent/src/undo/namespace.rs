@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::unescaped;
+use crate::mountinfo::mounts;
 
 /// The namespace of the calling thread.
 const OWN: &str = "/proc/thread-self/ns/net";
@@ -181,14 +181,10 @@ fn has_ended(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH as i32)
 }
 
-/// Returns where the file of a network namespace is mounted, from the text of /proc/PID/mountinfo (proc_pid_mountinfo(5)).
+/// Returns where the file of a network namespace is mounted, from a mountinfo.
 fn mount_of(mountinfo: &str, inode: u64) -> Option<PathBuf> {
     let root = format!("net:[{inode}]");
-    mountinfo.lines().find_map(|line| {
-        let mut fields = line.split(' ').skip(3);
-        (fields.next()? == root)
-            .then(|| fields.next().map(|path| PathBuf::from(unescaped(path))))?
-    })
+    mounts(mountinfo).find(|mount| mount.root == root).map(|mount| mount.point)
 }
 
 /// The network namespaces of this machine, as seen by a process in one of them.
