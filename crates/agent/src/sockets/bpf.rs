@@ -1,5 +1,5 @@
 //! BPF functions that other modules share. [`super::hook`] uses them to open, patch and load its objects and to read
-//! their maps. [`super::struct_ops`], whose objects have another layout, uses only the capture of libbpf's log.
+//! their maps. [`super::struct_ops`], whose objects have another layout, reads maps and captures libbpf's log.
 //! `unregister` is for [`super::journal`] and [`super::command`].
 
 use std::ffi::OsStr;
@@ -59,7 +59,15 @@ pub(super) fn map<'obj>(object: &'obj Object, name: &str) -> Result<Map<'obj>, B
 
 /// Returns a counter in a data section.
 pub(super) fn count(object: &Object, section: &str, at: usize) -> Result<u64, BpfError> {
-    Ok(u64_at(&read(object, section, &0u32.to_ne_bytes())?, at))
+    let value = section_bytes(object, section)?;
+    let counter = value.get(at..).and_then(|bytes| bytes.first_chunk::<8>());
+    let missing = || BpfError::Object(format!("the BPF map {section} has no counter at byte {at}"));
+    counter.copied().map(u64::from_ne_bytes).ok_or_else(missing)
+}
+
+/// Returns the contents of a data section, which is a map with one element.
+pub(super) fn section_bytes(object: &Object, section: &str) -> Result<Vec<u8>, BpfError> {
+    read(object, section, &0u32.to_ne_bytes())
 }
 
 /// Returns the value of a key that the map has.

@@ -4,6 +4,7 @@
 //! instances do not even record rounds that would be skipped for a lone socket.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::AsRawFd as _;
@@ -119,20 +120,20 @@ fn rows_lost(fdinfo: &str) -> Option<u64> {
     fdinfo.lines().find_map(|line| line.strip_prefix("rows_lost:")?.trim().parse().ok())
 }
 
-/// Returns the event for rows that a module lost or may have lost.
-fn loss(core: &Core, lost: io::Result<u64>) -> Option<wire::Event> {
+/// Returns the event for rows that were lost because `buffer` was full, or may have been lost.
+pub(super) fn loss(
+    subject: &str,
+    buffer: &str,
+    lost: Result<u64, impl fmt::Display>,
+) -> Option<wire::Event> {
     let message = match lost {
         Ok(0) => return None,
-        Ok(lost) => {
-            format!("{lost} rows of internal state were lost: the module's buffer was full")
-        }
-        Err(error) => {
-            format!(
-                "rows of internal state may have been lost; their number cannot be read: {error}"
-            )
-        }
+        Ok(lost) => format!("{lost} rows of internal state were lost: {buffer} was full"),
+        Err(error) => format!(
+            "rows of internal state may have been lost; their number cannot be read: {error}"
+        ),
     };
-    Some(event(Kind::CcStateError(NoData {}), &format!("ccb_{}", core.name), message))
+    Some(event(Kind::CcStateError(NoData {}), subject, message))
 }
 
 /// The time of a socket's last row, and the state in its last record.
@@ -174,7 +175,9 @@ impl Reader {
 
     /// Returns an event for each module that lost rows, or whose count of them cannot be read.
     pub fn losses(&self) -> impl Iterator<Item = wire::Event> {
-        self.sources.iter().filter_map(|(core, source)| loss(core, source.rows_lost()))
+        self.sources.iter().filter_map(|(core, source)| {
+            loss(&format!("ccb_{}", core.name), "the module's buffer", source.rows_lost())
+        })
     }
 
     /// Reads new rows of sockets of these flows. Returns whether a source may have more.
@@ -345,21 +348,21 @@ mod tests {
     fn rows_that_a_module_lost_are_events() {
         let fdinfo = "pos:\t0\nflags:\t02100000\nmnt_id:\t25\nino:\t9\nrows_lost:\t41\n";
         assert_eq!(rows_lost(fdinfo), Some(41));
-        let lost = loss(core(), Ok(41)).unwrap();
+        let loss = |lost| loss("ccb_ta", "the ring", lost);
+        let lost = loss(Ok(41)).unwrap();
         assert_eq!(
             (lost.subject.as_str(), lost.kind),
             ("ccb_ta", Some(Kind::CcStateError(NoData {})))
         );
-        assert!(
-            lost.message.starts_with("41 rows of internal state were lost"),
-            "{}",
-            lost.message
-        );
-        assert_eq!(loss(core(), Ok(0)), None);
+        assert_eq!(lost.message, "41 rows of internal state were lost: the ring was full");
+        assert_eq!(loss(Ok(0)), None);
+        let unknown = loss(Err("no map")).unwrap().message;
+        assert!(unknown.ends_with("their number cannot be read: no map"), "{unknown}");
         // A different file, in which nobody counts lost rows.
         let (reader, _) = reader(vec![(core(), Source::Device(tempfile::tempfile().unwrap()))]);
         let events: Vec<_> = reader.losses().collect();
         assert_eq!(events.len(), 1);
+        assert_eq!(events[0].subject, "ccb_ta");
         assert!(events[0].message.contains("make -C kmod module-install"), "{}", events[0].message);
     }
 

@@ -417,8 +417,7 @@ impl LoadedCcs {
         #[cfg(feature = "ebpf")]
         {
             let lost = self.held.iter().filter_map(|held| {
-                let message = lost_rows(held.bpf.as_ref()?.lost())?;
-                Some(event(Kind::CcStateError(NoData {}), &held.message.name, message))
+                cc_state::loss(&held.message.name, "the ring", held.bpf.as_ref()?.lost())
             });
             lost.collect()
         }
@@ -436,16 +435,6 @@ impl LoadedCcs {
         }
         outcome.merge(self.journal.undo());
         outcome
-    }
-}
-
-/// Returns the message about lost rows of internal state, if any are lost or their number is unknown.
-#[cfg(feature = "ebpf")]
-fn lost_rows(lost: Option<u64>) -> Option<String> {
-    match lost {
-        Some(0) => None,
-        Some(lost) => Some(format!("{lost} rows of internal state were lost: the ring was full")),
-        None => Some("the number of lost rows of internal state cannot be read".to_owned()),
     }
 }
 
@@ -498,21 +487,8 @@ fn via_of(via: wire::Via) -> Via {
     }
 }
 
-#[cfg(all(test, feature = "ebpf"))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_unknown_number_of_lost_rows_is_reported() {
-        assert_eq!(lost_rows(Some(0)), None);
-        let lost = lost_rows(Some(3)).unwrap();
-        assert_eq!(lost, "3 rows of internal state were lost: the ring was full");
-        assert!(lost_rows(None).unwrap().ends_with("cannot be read"));
-    }
-}
-
 #[cfg(test)]
-mod thread_tests {
+mod tests {
     use super::*;
 
     #[tokio::test]

@@ -10,11 +10,10 @@ use ccbench_proto::wire::Privileges;
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Struct;
 use libbpf_rs::{
-    ErrorKind, Link, MapCore as _, MapFlags, Object, ObjectBuilder, OpenObject, RingBuffer,
-    RingBufferBuilder,
+    ErrorKind, Link, MapCore as _, Object, ObjectBuilder, OpenObject, RingBuffer, RingBufferBuilder,
 };
 
-use super::bpf::{BPF_F_LINK, LogCapture, lock};
+use super::bpf::{BPF_F_LINK, LogCapture, count, lock, map, section_bytes};
 use super::cc_state;
 use super::error::{BpfError, NAME_BYTES, SocketError};
 use super::journal::{Journal, Step};
@@ -31,6 +30,10 @@ const PARAMS: usize = 20;
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 /// The ring with rows of internal state.
 const ROWS: &str = "ccb_rows";
+/// The section with an object's counts (`kmod/bpf/README.md`), and the offsets of rows lost and of rounds skipped.
+const COUNTS: &str = ".data.ccb";
+const LOST: usize = 0;
+const SKIPPED: usize = 8;
 /// Folder of pinned instances.
 pub const PINS: &str = "/sys/fs/bpf/ccbench";
 
@@ -246,19 +249,17 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 impl Registered {
     /// Returns the parameters that the kernel holds, in the core's order.
     pub fn params(&self) -> Vec<u32> {
-        let value = value(&self.object, ".rodata.ccb").unwrap_or_default();
+        let value = section_bytes(&self.object, ".rodata.ccb").unwrap_or_default();
         let count = u32_at(&value, PARAMS - 4).unwrap_or(0) as usize;
         (0..count).filter_map(|at| u32_at(&value, PARAMS + 4 * at)).collect()
     }
 
-    /// Returns how many rows of internal state were lost because the ring was full; `None` if that cannot be read. An object of the user has
-    /// no ring.
-    pub fn lost(&self) -> Option<u64> {
-        if self.object.maps().any(|map| map.name() == OsStr::new(ROWS)) {
-            count(&self.object, 0)
-        } else {
-            Some(0)
-        }
+    /// Returns how many rows of internal state were lost because the ring was full. An object of the user has no ring.
+    ///
+    /// # Errors
+    /// The count cannot be read.
+    pub fn lost(&self) -> Result<u64, BpfError> {
+        if map(&self.object, ROWS).is_ok() { count(&self.object, COUNTS, LOST) } else { Ok(0) }
     }
 
     /// Returns a reader of its rows.
@@ -266,8 +267,7 @@ impl Registered {
     /// # Errors
     /// The ring cannot be mapped.
     pub fn rows(&self) -> Result<Ring, BpfError> {
-        let map = self.object.maps().find(|m| m.name() == OsStr::new(ROWS));
-        let map = map.ok_or_else(|| mismatch(format!("the object has no map {ROWS}")))?;
+        let map = map(&self.object, ROWS)?;
         let rows = Arc::new(Mutex::new(Vec::new()));
         let mut builder = RingBufferBuilder::new();
         let into = Arc::clone(&rows);
@@ -313,7 +313,7 @@ pub struct Ring {
 impl Ring {
     /// Returns the rounds that the programs did not record, because the previous row was too recent.
     pub fn skipped(&self) -> u64 {
-        count(&self.object, 1).unwrap_or(0)
+        count(&self.object, COUNTS, SKIPPED).unwrap_or(0)
     }
 
     /// Returns up to `limit` rows, oldest first.
@@ -321,18 +321,6 @@ impl Ring {
         self.ring.consume_raw_n(limit);
         std::mem::take(&mut lock(&self.rows))
     }
-}
-
-/// Returns the value of a map with one element.
-fn value(object: &Object, map: &str) -> Option<Vec<u8>> {
-    let map = object.maps().find(|m| m.name() == OsStr::new(map))?;
-    map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()?
-}
-
-/// Returns the `nth` count of an object (`kmod/bpf/README.md`).
-fn count(object: &Object, nth: usize) -> Option<u64> {
-    let counts = value(object, ".data.ccb")?;
-    counts.chunks_exact(8).nth(nth)?.try_into().ok().map(u64::from_ne_bytes)
 }
 
 #[cfg(test)]
@@ -470,6 +458,6 @@ mod tests {
         drop(sender); // counts the rounds since the last row
         assert!(!ring.take(1000).is_empty());
         assert!(ring.skipped() > 0);
-        assert_eq!(registered.lost(), Some(0));
+        assert_eq!(registered.lost().unwrap(), 0);
     }
 }
