@@ -38,23 +38,15 @@ pub fn devices(peer: &Peer) -> Result<BTreeSet<String>, ShaperError> {
 
 fn routes(peer: &Peer) -> Result<BTreeSet<String>, ShaperError> {
     if peer.scope_id != 0 {
-        return Ok(found(netlink::ifname(peer.scope_id))?.into_iter().collect());
+        return Ok(ShaperError::optional(netlink::ifname(peer.scope_id))?.into_iter().collect());
     }
     let mut devices = BTreeSet::new();
-    devices.extend(found(route::egress_dev(peer.ip))?);
+    devices.extend(ShaperError::optional(route::egress_dev(peer.ip))?);
     if let Some(local) = peer.local {
         // An address that is no longer this node's has no route.
         devices.extend(route::egress_dev_from(peer.ip, local).ok());
     }
     Ok(devices)
-}
-
-fn found(device: Result<String, ShaperError>) -> Result<Option<String>, ShaperError> {
-    match device {
-        Ok(device) => Ok(Some(device)),
-        Err(ShaperError::NotFound { .. }) => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 #[cfg(test)]

@@ -144,18 +144,11 @@ impl Interfaces for Machine {
 /// Removes the veth pair of a dead agent's userspace link, which outlives the interface that it served.
 fn remove_orphan(ifindex: u32) -> Result<(), ShaperError> {
     let entry = format!("ccbu{ifindex}a");
-    if exists(netlink::ifname(ifindex))? || netlink::find_ifindex(&entry)?.is_none() {
+    let served = ShaperError::optional(netlink::ifname(ifindex))?;
+    if served.is_some() || netlink::find_ifindex(&entry)?.is_none() {
         return Ok(());
     }
     netlink::delete_link(&mut netlink::Socket::open()?, &entry)
-}
-
-fn exists<T>(found: Result<T, ShaperError>) -> Result<bool, ShaperError> {
-    match found {
-        Ok(_) => Ok(true),
-        Err(ShaperError::NotFound { .. }) => Ok(false),
-        Err(error) => Err(error),
-    }
 }
 
 /// The saved state of an interface. Index and address distinguish it from a later interface of the same name.

@@ -66,3 +66,17 @@ pub enum ShaperError {
         source: io::Error,
     },
 }
+
+impl ShaperError {
+    /// Returns `None` if the object of a lookup is missing.
+    ///
+    /// # Errors
+    /// The lookup failed, which does not mean that the object is missing.
+    pub fn optional<T>(found: Result<T, Self>) -> Result<Option<T>, Self> {
+        match found {
+            Ok(found) => Ok(Some(found)),
+            Err(Self::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -36,13 +36,9 @@ pub fn ifindex(name: &str) -> Result<u32, ShaperError> {
 /// Returns the index of an interface that may be missing.
 ///
 /// # Errors
-/// The lookup failed, which does not mean that the interface is missing.
+/// As [`ShaperError::optional`].
 pub fn find_ifindex(name: &str) -> Result<Option<u32>, ShaperError> {
-    match ifindex(name) {
-        Ok(index) => Ok(Some(index)),
-        Err(ShaperError::NotFound { .. }) => Ok(None),
-        Err(error) => Err(error),
-    }
+    ShaperError::optional(ifindex(name))
 }
 
 /// Returns the name of an interface in the calling thread's network namespace.
