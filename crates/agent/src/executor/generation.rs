@@ -11,7 +11,7 @@ use crate::undo::JournalError;
 pub(super) fn read(file: &Path) -> (u64, String) {
     let text = match std::fs::read(file) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Default::default(),
         Err(error) => {
             tracing::warn!(file = %file.display(), %error, "cannot read the generation; the node counts from 0 again");
             return Default::default();
@@ -21,9 +21,7 @@ pub(super) fn read(file: &Path) -> (u64, String) {
     match generation.parse() {
         Ok(generation) => (generation, run_id.to_owned()),
         Err(_) => {
-            if !text.is_empty() {
-                tracing::warn!(file = %file.display(), "the file contains no generation; the node counts from 0 again");
-            }
+            tracing::warn!(file = %file.display(), "the file contains no generation; the node counts from 0 again");
             Default::default()
         }
     }
