@@ -10,6 +10,7 @@ use super::part::write_file;
 use super::store::RunDir;
 use super::summary::query::scan;
 use crate::error::{io_error, polars_error};
+use crate::parquet_file::with_columns;
 
 mod error;
 mod flent;
@@ -103,8 +104,8 @@ fn write_table(run: &RunDir, table: &str, mut out: impl std::io::Write, path: &P
         for end in &trials {
             let Some(rows) = scan(run, table, &[end])? else { continue };
             let frame = rows.collect().map_err(polars_error("read", run.path()))?;
-            let mut frame =
-                with_columns(&frame, &columns).map_err(polars_error("read", run.path()))?;
+            let mut frame = with_columns(&frame, frame.height(), &columns)
+                .map_err(polars_error("read", run.path()))?;
             let mut writer = CsvWriter::new(&mut out).include_header(!has_header);
             writer.finish(&mut frame).map_err(polars_error("write", path))?;
             has_header = true;
@@ -139,31 +140,15 @@ pub fn failed_trials(run_dir: &Path, tables: &[String]) -> Result<Option<String>
 
 /// Returns the columns that any of these trials has of a table: those of different versions may have different ones. Leaves out binary
 /// columns, which CSV cannot represent. Reads one trial at a time, because the metadata of all files may need much memory.
-fn csv_columns(
-    run: &RunDir,
-    table: &str,
-    trials: &[TrialEnd],
-) -> Result<Vec<(PlSmallStr, DataType)>> {
+fn csv_columns(run: &RunDir, table: &str, trials: &[TrialEnd]) -> Result<Schema> {
     let mut columns = Schema::default();
     for end in trials {
         let Some(mut rows) = scan(run, table, &[end])? else { continue };
         let schema = rows.collect_schema().map_err(polars_error("read", run.path()))?;
-        for (name, dtype) in schema.iter().filter(|(_, dtype)| **dtype != DataType::Binary) {
-            if !columns.contains(name) {
-                columns.with_column(name.clone(), dtype.clone());
-            }
-        }
+        columns.merge_from_ref(&schema);
     }
-    Ok(columns.into_iter().collect())
-}
-
-/// Returns these columns of a frame; those that it lacks are null.
-fn with_columns(frame: &DataFrame, columns: &[(PlSmallStr, DataType)]) -> PolarsResult<DataFrame> {
-    let column = |(name, dtype): &(PlSmallStr, DataType)| match frame.column(name) {
-        Ok(column) => column.clone(),
-        Err(_) => Column::full_null(name.clone(), frame.height(), dtype),
-    };
-    DataFrame::new(frame.height(), columns.iter().map(column).collect())
+    columns.retain(|_, dtype| *dtype != DataType::Binary);
+    Ok(columns)
 }
 
 #[cfg(test)]
@@ -179,7 +164,7 @@ mod tests {
         ];
         let older = df!("cc" => ["cubic", "reno"], "cc_info" => [1_u32, 2], "t_s" => [0.5, 1.5]);
         let mut text = Vec::new();
-        let mut found = with_columns(&older.unwrap(), &columns).unwrap();
+        let mut found = with_columns(&older.unwrap(), 2, &Schema::from_iter(columns)).unwrap();
         CsvWriter::new(&mut text).finish(&mut found).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert_eq!(text, "t_s,total_rto,cc\n0.5,,cubic\n1.5,,reno\n");

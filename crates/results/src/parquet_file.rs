@@ -81,6 +81,19 @@ pub(crate) fn open(path: &Path, metadata: Option<&FileMetadataRef>) -> Result<Re
     Ok(reader)
 }
 
+/// Returns these columns of a frame with this number of rows; those that it lacks, as in a file of an older version, are null.
+pub(crate) fn with_columns(
+    frame: &DataFrame,
+    rows: usize,
+    columns: &Schema,
+) -> PolarsResult<DataFrame> {
+    let column = |(name, dtype): (&PlSmallStr, &DataType)| match frame.column(name) {
+        Ok(column) => column.clone(),
+        Err(_) => Column::full_null(name.clone(), rows, dtype),
+    };
+    DataFrame::new(rows, columns.iter().map(column).collect())
+}
+
 /// Passes all rows of a file to `take`, in order and in frames of limited size.
 pub(crate) fn each_frame(
     path: &Path,

@@ -14,7 +14,7 @@ use polars_io::parquet::metadata::FileMetadataRef;
 use super::rows::SLICE_ROWS;
 use crate::error::{Result, polars_error};
 use crate::layout::TableRows;
-use crate::parquet_file::{SharedMetadata, open};
+use crate::parquet_file::{SharedMetadata, open, with_columns};
 
 /// A file whose metadata has been checked, with the range of rows to read.
 pub(super) struct TableFile {
@@ -43,12 +43,7 @@ impl TableFile {
         let frame = reader.with_columns(Some(names)).with_slice(Some((from, rows))).finish();
         let in_file = |text: &str| format!("{}: {text}", self.path.display());
         let frame = frame.map_err(|error| error.wrap_msg(in_file))?;
-        let column = |(name, dtype): (&PlSmallStr, &DataType)| match frame.column(name) {
-            Ok(column) => column.clone(),
-            Err(_) => Column::full_null(name.clone(), rows, dtype),
-        };
-        let columns = columns.iter().map(column).collect();
-        DataFrame::new(rows, columns).map_err(|error| error.wrap_msg(in_file))
+        with_columns(&frame, rows, columns).map_err(|error| error.wrap_msg(in_file))
     }
 }
 
