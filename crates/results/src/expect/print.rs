@@ -162,54 +162,48 @@ fn with_unit(number: String, unit: &str) -> String {
 
 /// Formats a value with a readable unit.
 pub(crate) fn quantity(value: f64, unit: &'static str) -> String {
-    quantity_to(SIGNIFICANT, value, unit)
-}
-
-/// As [`quantity`], with this many significant digits.
-fn quantity_to(significant: u8, value: f64, unit: &'static str) -> String {
     let (of, unit) = scale(value.abs(), unit);
-    with_unit(digits(value / of, significant), unit)
+    with_unit(digits(value / of, SIGNIFICANT), unit)
 }
 
-/// Formats a mean over trials and half the width of its confidence interval, in a unit that suits the mean and its limit.
-pub(crate) fn mean_text(mean: Mean, limit: Option<f64>, unit: &'static str) -> String {
-    mean_text_to(SIGNIFICANT, mean, limit, unit)
+/// Formats a mean over trials and half the width of its confidence interval.
+pub(crate) fn mean_text(mean: Mean, unit: &'static str) -> String {
+    measured_text(mean, Test { least: None, most: None, unit })
 }
 
-/// As [`mean_text`], with this many significant digits of the mean.
-fn mean_text_to(significant: u8, mean: Mean, limit: Option<f64>, unit: &'static str) -> String {
-    let (of, unit) = scale(limit.map_or(0.0, f64::abs).max(mean.value.abs()), unit);
+/// As [`mean_text`], beside the limits of a test.
+pub(crate) fn measured_text(mean: Mean, test: Test) -> String {
+    let (of, unit) = common_scale(mean.value, test);
+    let value = digits(mean.value / of, significant(mean.value, test));
     let half = mean.interval.map(|(low, high)| (high - low) / 2.0 / of);
     let half = half.map_or(String::new(), |half| format!(" ±{}", digits(half, SIGNIFICANT)));
-    with_unit(format!("{}{half}", digits(mean.value / of, significant)), unit)
+    with_unit(format!("{value}{half}"), unit)
 }
 
 /// Formats the limits of a test beside a measured value: `≤ 12 Mbit/s`, `20 to 21.5 ms`; empty without limits.
 pub(crate) fn limits_text(test: Test, measured: Option<f64>) -> String {
     let significant = measured.map_or(SIGNIFICANT, |value| significant(value, test));
-    let limit = |value: f64| quantity_to(significant, value, test.unit);
-    match (test.least, test.most) {
-        (Some(least), Some(most)) => {
-            let (of, unit) = scale(least.abs().max(most.abs()), test.unit);
-            let [least, most] = [least, most].map(|value| digits(value / of, significant));
-            with_unit(format!("{least} to {most}"), unit)
-        }
+    let (of, unit) = common_scale(0.0, test);
+    let limit = |value: f64| digits(value / of, significant);
+    let text = match (test.least, test.most) {
+        (Some(least), Some(most)) => format!("{} to {}", limit(least), limit(most)),
         (Some(least), None) => format!("≥ {}", limit(least)),
         (None, Some(most)) => format!("≤ {}", limit(most)),
-        (None, None) => String::new(),
-    }
+        (None, None) => return String::new(),
+    };
+    with_unit(text, unit)
 }
 
-/// Formats a mean over trials and half the width of its confidence interval beside the limits of a test.
-pub(crate) fn measured_text(mean: Mean, test: Test) -> String {
-    mean_text_to(significant(mean.value, test), mean, test.most.or(test.least), test.unit)
+/// Returns the scale and the name of the unit that suit a value and the limits of a test.
+fn common_scale(value: f64, test: Test) -> (f64, &'static str) {
+    let limits = [test.least, test.most].into_iter().flatten();
+    scale(limits.fold(value.abs(), |most, limit| most.max(limit.abs())), test.unit)
 }
 
 /// Returns the number of significant digits with which the printed value and the printed limits compare as the exact ones do: `12.04` is
 /// not at most `12`.
 fn significant(value: f64, test: Test) -> u8 {
-    let limits = [test.least, test.most].into_iter().flatten();
-    let (of, _) = scale(limits.fold(value.abs(), |most, limit| most.max(limit.abs())), test.unit);
+    let (of, _) = common_scale(value, test);
     let agrees = |significant: &u8| {
         let printed = |value: f64| {
             digits(value / of, *significant).parse().map_or(value, |shown: f64| shown * of)

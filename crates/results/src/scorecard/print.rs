@@ -218,34 +218,29 @@ fn high(mean: Mean) -> Option<f64> {
 }
 
 impl ScorecardRow {
-    fn estimate_text(&self, estimate: Option<Estimate>) -> String {
-        let unit = self.measure.map_or("1", super::Measure::unit);
-        estimate.map_or(String::new(), |estimate| mean_text(estimate.mean, None, unit))
-    }
-
     fn tested_text(&self) -> String {
         match (self.measure, self.tested) {
             (Some(_), None) if self.codes.is_empty() => "not measured".to_owned(),
             (Some(_), None) => format!("not measured: {}", self.codes),
-            (_, tested) => match tested.zip(self.test()) {
-                Some((tested, test)) => measured_text(tested.mean, test),
-                None => self.estimate_text(tested),
-            },
+            (_, tested) => {
+                tested.map_or(String::new(), |tested| measured_text(tested.mean, self.test()))
+            }
         }
     }
 
-    /// Returns the bound as a test.
-    fn test(&self) -> Option<Test> {
-        let measure = self.measure?;
-        Some(Test { least: None, most: Some(measure.bound?.most), unit: measure.unit() })
+    /// Returns the bound as a test; without limits if there is none.
+    fn test(&self) -> Test {
+        let bound = self.measure.and_then(|measure| measure.bound);
+        let unit = self.measure.map_or("1", super::Measure::unit);
+        Test { least: None, most: bound.map(|bound| bound.most), unit }
     }
 
     fn baseline_text(&self) -> String {
-        self.estimate_text(self.baseline)
+        self.baseline.map_or(String::new(), |baseline| mean_text(baseline.mean, self.test().unit))
     }
 
     fn ratio_text(&self) -> String {
-        self.ratio.map_or(String::new(), |ratio| mean_text(ratio, None, "1"))
+        self.ratio.map_or(String::new(), |ratio| mean_text(ratio, "1"))
     }
 
     fn comparison_text(&self) -> &'static str {
@@ -259,7 +254,10 @@ impl ScorecardRow {
 
     /// Returns the bound, and whether it holds.
     fn bound_text(&self) -> String {
-        let Some(test) = self.test() else { return String::new() };
+        let test = self.test();
+        if test.most.is_none() {
+            return String::new();
+        }
         let holds = match self.outcome {
             Some(Outcome::Holds) => ": yes",
             Some(Outcome::DoesNotHold) => ": NO",
