@@ -99,10 +99,8 @@ impl RunDir {
         }
         replace(&path, "plan.toml", info.plan_text.as_bytes())?;
         replace(&path, RESOLVED_PLAN, info.resolved_text.as_bytes())?;
-        for (folder, files) in copies(info) {
-            for (name, bytes) in files {
-                keep_copy(&path.join(folder).join(name), bytes)?;
-            }
+        for (file, bytes) in copies(info) {
+            keep_copy(&path.join(file), bytes)?;
         }
         let record = RunRecord::new(info);
         points::write(&path, &record)?;
@@ -511,9 +509,7 @@ fn start(
 
 /// Returns the digests of those files of a new run that never change.
 fn run_files(path: &Path, info: &RunInfo) -> Result<Digests, FileError> {
-    let copies = copies(info)
-        .into_iter()
-        .flat_map(|(folder, files)| files.keys().map(move |name| Path::new(folder).join(name)));
+    let copies = copies(info).into_iter().map(|(file, _)| file);
     let names = RUN_FILES.iter().map(PathBuf::from).chain(copies);
     let digest = |name: PathBuf| {
         let file = path.join(&name);
@@ -523,12 +519,16 @@ fn run_files(path: &Path, info: &RunInfo) -> Result<Digests, FileError> {
     names.map(digest).collect()
 }
 
-/// A folder of a results directory, and the contents of the plan's files in it by their names there.
-type Copies<'a> = (&'static str, &'a BTreeMap<PathBuf, Vec<u8>>);
+/// A copy of a file of the plan: its path in the results directory, and its content.
+type FileCopy<'a> = (PathBuf, &'a [u8]);
 
-/// Returns the copies of the plan's files, by their folder.
-fn copies(info: &RunInfo) -> [Copies<'_>; 2] {
-    [(stored::FOLDER, &info.traces), (stored::CC_FOLDER, &info.ccs)]
+/// Returns the copies of the plan's files.
+fn copies(info: &RunInfo) -> Vec<FileCopy<'_>> {
+    let mut copies = Vec::new();
+    for (folder, files) in [(stored::FOLDER, &info.traces), (stored::CC_FOLDER, &info.ccs)] {
+        copies.extend(files.iter().map(|(name, bytes)| (Path::new(folder).join(name), &bytes[..])));
+    }
+    copies
 }
 
 /// Writes a copy of a file of the plan.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Copies, Result, StoreError};
+use super::{FileCopy, Result, StoreError};
 use crate::damage::{self, Depth, compare_with_digest};
 use crate::digest::{Digests, FileDigest};
 use crate::journal::Journal;
@@ -14,7 +14,7 @@ use crate::record::RunRecord;
 pub(super) fn reopen(
     path: &Path,
     plan_sha256: &str,
-    copies: &[Copies<'_>],
+    copies: &[FileCopy<'_>],
     utc: &str,
     depth: Depth,
 ) -> Result<(RunRecord, Journal)> {
@@ -56,17 +56,15 @@ pub(super) fn reopen(
 }
 
 /// Refuses a file of the plan that is not the one with which the run began. The resolved plan has no digests of files that factors name.
-fn check_copies(path: &Path, copies: &[Copies<'_>], known: &Digests) -> Result<()> {
-    for (folder, files) in copies {
-        for (name, content) in *files {
-            let file = Path::new(folder).join(name).to_string_lossy().into_owned();
-            // Earlier versions kept no digests.
-            let Some(expected) = known.get(&file) else { continue };
-            if FileDigest::of(content) != *expected {
-                let what = compare_with_digest(&path.join(&file), Some(expected), Depth::Digests);
-                let what = what.unwrap_or_else(|| "another one was read".to_owned());
-                return Err(StoreError::OtherFile { path: path.to_path_buf(), file, what });
-            }
+fn check_copies(path: &Path, copies: &[FileCopy<'_>], known: &Digests) -> Result<()> {
+    for (file, content) in copies {
+        let name = file.to_string_lossy().into_owned();
+        // Earlier versions kept no digests.
+        let Some(expected) = known.get(&name) else { continue };
+        if FileDigest::of(content) != *expected {
+            let what = compare_with_digest(&path.join(file), Some(expected), Depth::Digests);
+            let what = what.unwrap_or_else(|| "another one was read".to_owned());
+            return Err(StoreError::OtherFile { path: path.to_path_buf(), file: name, what });
         }
     }
     Ok(())
