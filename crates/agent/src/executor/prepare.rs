@@ -263,8 +263,14 @@ pub async fn prepare(
     if !task.keep_offloads {
         // A node that ccbench made has no other use for its interfaces. Super-packets would also cross the interfaces
         // that nothing here shapes.
-        let made = task.wired.iter().filter(|dev| ccbench_shaper::netlink::ifindex(dev).is_ok());
-        for dev in devices.values().chain(made).collect::<BTreeSet<_>>() {
+        let mut all: BTreeSet<_> = devices.values().collect();
+        for dev in &task.wired {
+            let failed = |source| AgentError::Offloads { dev: dev.clone(), source };
+            if ccbench_shaper::netlink::find_ifindex(dev).map_err(failed)?.is_some() {
+                all.insert(dev);
+            }
+        }
+        for dev in all {
             switch_offloads_off(dev, context, trial)?;
         }
     }
