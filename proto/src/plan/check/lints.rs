@@ -10,7 +10,7 @@ use crate::topology::Topology;
 use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Rate};
 
 use super::impair::MAX_BURST;
-use super::limits::{AGENTS, LENGTHS, SOCKETS, sockets_here};
+use super::limits::{AGENTS, LENGTHS, SOCKETS, all_ours, sockets_here};
 use super::problems::Problems;
 use super::{classes, traces};
 
@@ -241,12 +241,11 @@ fn drain_time(rate: Rate, bytes: Bytes) -> Micros {
 
 fn unlimited(plan: &Plan, normalized: &Plan, problems: &mut Problems) {
     let greedy = plan.flows.values().any(|flow| flow.rate.is_none());
-    let ours = plan.nodes.values().all(|node| node.agent.is_none());
     let doubtful =
         problems.found.iter().any(|p| p.severity == Severity::Error && p.path.starts_with("links"));
     if !doubtful
         && greedy
-        && ours
+        && all_ours(plan)
         && !plan.links.is_empty()
         && normalized.links.values().all(|l| l.rate.is_none() && l.trace.is_none())
     {
