@@ -17,6 +17,8 @@ use ccbench_proto::event::{CcSockets, NoData};
 use ccbench_proto::plan::Via;
 use ccbench_proto::schedule::{FlowTask, NodeTask};
 use ccbench_proto::wire::{self, Side};
+use ccbench_shaper::ShaperError;
+use ccbench_shaper::netlink::find_ifindex;
 
 #[cfg(feature = "ebpf")]
 use crate::cgroup;
@@ -147,6 +149,9 @@ enum DefaultError {
     /// The namespace is not ccbench's, or flows need different congestion controls.
     #[error("the namespace's default would apply to other flows too")]
     OtherFlows,
+    /// An interface that only ccbench's namespaces have could not be looked up.
+    #[error("whether the namespace is ccbench's is unknown: {0}")]
+    Interface(#[from] ShaperError),
     /// The setting cannot be changed.
     #[error(transparent)]
     Sysctl(#[from] SocketError),
@@ -170,7 +175,10 @@ fn change_default(
     if starts.len() != task.clients.len() + task.servers.len() {
         return Err(DefaultError::FlowsWithout);
     }
-    let own = task.wired.iter().any(|dev| ccbench_shaper::netlink::ifindex(dev).is_ok());
+    let mut own = false;
+    for dev in &task.wired {
+        own = own || find_ifindex(dev)?.is_some();
+    }
     let common =
         starts.first().filter(|first| starts.iter().all(|s| s.initial_cc == first.initial_cc));
     let changed = match common {
@@ -354,6 +362,8 @@ fn choices(starts: &[Start]) -> BTreeMap<Port, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::interfaces::Machine;
+    use crate::undo::Undo;
 
     fn flow(group: &str, cc: Option<&str>, client_port: u16, reverse: bool) -> FlowTask {
         let mut flow = crate::sockets::names::tests::flow(group, "one", "x");
@@ -392,6 +402,21 @@ mod tests {
         assert_eq!(all[&Port::Local(10_001)], "ours.12345");
         assert_eq!(all[&Port::Remote(5201)], "reno", "its control connection");
         assert!(!all.contains_key(&Port::Local(10_002)));
+    }
+
+    #[test]
+    fn a_failed_look_up_of_an_interface_is_the_reason() {
+        let task = NodeTask {
+            clients: vec![flow("a", Some("ours"), 10_000, false)],
+            // A name with a NUL cannot be looked up.
+            wired: vec!["one\0".to_owned()],
+            ..NodeTask::default()
+        };
+        let found = starts(&task, outcome_of, |_| false);
+        let mut undo = Undo::in_memory();
+        let mut node = Node { interfaces: &Machine, undo: &mut undo, group: None };
+        let error = change_default(&found, &task, false, &mut node).unwrap_err();
+        assert!(matches!(error, DefaultError::Interface(_)), "{error}");
     }
 
     fn attached(default_change: Option<Result<String, DefaultError>>, late: bool) -> AttachedHook {
