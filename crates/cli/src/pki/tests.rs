@@ -220,8 +220,28 @@ fn no_part_of_an_authority_is_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join(kept), "kept").unwrap();
         assert!(matches!(init(dir.path()), Err(PkiError::Exists(_))), "{kept}");
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "{kept}");
+        // The other file is the lock.
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "{kept}");
     }
+}
+
+#[test]
+fn of_two_commands_at_the_same_time_only_one_makes_an_authority() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = &dir.path().join("pki");
+    let start = &std::sync::Barrier::new(2);
+    let made = std::thread::scope(|scope| {
+        let commands = [(); 2].map(|()| {
+            scope.spawn(move || {
+                start.wait();
+                init(pki).map_err(|error| error.to_string())
+            })
+        });
+        commands.map(|command| command.join().unwrap())
+    });
+    assert_eq!(made.iter().filter(|made| made.is_ok()).count(), 1, "{made:?}");
+    let refused = made.iter().find_map(|made| made.as_ref().err()).unwrap();
+    assert!(refused.contains("already holds an authority"), "{refused}");
 }
 
 #[test]
@@ -230,7 +250,7 @@ fn an_authority_is_made_as_a_whole_or_not_at_all() {
     let names = || {
         let entries = std::fs::read_dir(dir.path()).unwrap();
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        names.collect::<std::collections::BTreeSet<_>>()
+        names.filter(|name| name != "tokens.lock").collect::<std::collections::BTreeSet<_>>()
     };
     let all =
         ["ca.key", "ca.pem", "controller.key", "controller.pem", "crl.pem"].map(str::to_owned);

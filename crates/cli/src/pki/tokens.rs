@@ -64,7 +64,7 @@ pub(super) enum RedeemError {
     Authority(#[from] PkiError),
 }
 
-/// Locks the records of tokens, renewals and revocations. Only one process at a time may change them.
+/// Locks the authority and its records of tokens, renewals and revocations. Only one process at a time may make or change them.
 ///
 /// # Errors
 /// The lock file cannot be created.
