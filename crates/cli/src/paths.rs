@@ -4,6 +4,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use crate::file::FileError;
+
 /// Returns the directory of the sockets of this user's running experiments: `$CCBENCH_STATE`, or for root `/run/ccbench`.
 pub fn state_root() -> PathBuf {
     if let Some(dir) = std::env::var_os("CCBENCH_STATE") {
@@ -70,20 +72,26 @@ pub fn agent_binary() -> PathBuf {
 }
 
 /// Returns the folders of the running experiments, newest last.
-pub fn running() -> Vec<PathBuf> {
-    let root = state_root();
-    if check_state_root(&root).is_err() {
-        return vec![];
-    }
-    let mut dirs: Vec<PathBuf> = std::fs::read_dir(root)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| path.join("testbed.json").exists())
-        .collect();
+///
+/// # Errors
+/// The [`state_root`] cannot be read, or another user has made it or can change it.
+pub fn running() -> Result<Vec<PathBuf>, FileError> {
+    running_in(&state_root(), &std::env::temp_dir())
+}
+
+fn running_in(root: &Path, shared: &Path) -> Result<Vec<PathBuf>, FileError> {
+    let list = || -> io::Result<Vec<PathBuf>> {
+        check_owner(root, shared)?;
+        std::fs::read_dir(root)?.map(|entry| entry.map(|entry| entry.path())).collect()
+    };
+    let mut dirs = match list() {
+        // The first experiment makes it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        listed => listed.map_err(FileError::of("list the running experiments in", root))?,
+    };
+    dirs.retain(|path| path.join("testbed.json").exists());
     dirs.sort();
-    dirs
+    Ok(dirs)
 }
 
 #[cfg(test)]
@@ -113,5 +121,21 @@ mod tests {
         create_dir(&elsewhere).unwrap();
         set_permissions(&elsewhere, Permissions::from_mode(0o777)).unwrap();
         check(&elsewhere).unwrap();
+    }
+
+    #[test]
+    fn a_refused_state_directory_does_not_count_as_empty() {
+        let shared = tempfile::tempdir().unwrap();
+        let root = shared.path().join("ccbench-1000");
+        let running = || running_in(&root, shared.path());
+        assert!(running().unwrap().is_empty(), "no experiment has run");
+        let experiment = root.join("20261126T100000Z-71-quick");
+        std::fs::create_dir_all(&experiment).unwrap();
+        std::fs::write(experiment.join("testbed.json"), "{}").unwrap();
+        set_permissions(&root, Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(running().unwrap(), [experiment]);
+        set_permissions(&root, Permissions::from_mode(0o777)).unwrap();
+        let why = running().unwrap_err().to_string();
+        assert!(why.contains("set CCBENCH_STATE"), "{why}");
     }
 }

@@ -98,8 +98,9 @@ fn choose(mut found: Vec<Candidate>, wanted: Option<&str>) -> Result<Candidate, 
 /// Replaces this process with a command in a node of a running experiment. Returns only on failure.
 #[expect(clippy::disallowed_methods, reason = "starts the agent")]
 pub fn exec(args: &ExecArgs) -> CliError {
-    let found = candidates(running(), socket::in_progress());
-    let chosen = match choose(found, args.run.as_deref()) {
+    let found = running().map(|testbeds| candidates(testbeds, socket::in_progress()));
+    let chosen = found.map_err(CliError::from).and_then(|found| choose(found, args.run.as_deref()));
+    let chosen = match chosen {
         Ok(chosen) => chosen,
         Err(error) => return error,
     };
