@@ -101,7 +101,7 @@ impl AgentError {
     }
 
     /// Appends the errors of other nodes to the reason of this one.
-    fn with_other_errors(mut self, others: impl Iterator<Item = Self>) -> Self {
+    pub fn with_other_errors(mut self, others: impl Iterator<Item = Self>) -> Self {
         let reason = match &mut self {
             Self::Call { reason, .. }
             | Self::Refused { reason, .. }
@@ -148,7 +148,7 @@ pub struct Agent {
     has_kernel_of_plan: bool,
     /// A kernel that the node did not boot although it was rebooted into it.
     not_booted: Option<String>,
-    /// What the resets after losses of the node could not undo, since the last trial.
+    /// What resets after losses of the node, and after a failed Prepare, could not undo, since the last trial.
     not_undone: BTreeSet<String>,
     /// The node's generation in its last reply.
     generation: AtomicU64,
@@ -299,16 +299,25 @@ impl Agents {
 
     /// Undoes every change of this run's trial `epoch` on every node. Returns by node what could not be undone.
     pub async fn reset(&self, run_id: &str, epoch: u64) -> BTreeMap<String, Vec<String>> {
+        let replies = self.reset_each(run_id, epoch).await.into_iter();
+        let failed = replies.map(|(node, reply)| {
+            (node, reply.map_or_else(|e| vec![e.to_string()], |reply| reply.failed))
+        });
+        failed.filter(|(_, failed)| !failed.is_empty()).collect()
+    }
+
+    async fn reset_each(
+        &self,
+        run_id: &str,
+        epoch: u64,
+    ) -> Vec<(String, Result<wire::ResetReply, AgentError>)> {
         info!(nodes = self.by_node.len(), "reset");
         let calls = self.by_node.iter().map(|(node, agent)| {
             let mut client = agent.client.clone();
             let request = wire::ResetRequest { run_id: run_id.to_owned(), epoch };
-            async move {
-                let reply = call(node, "reset", client.reset(request)).await;
-                (node.clone(), reply.map_or_else(|e| vec![e.to_string()], |reply| reply.failed))
-            }
+            async move { (node.clone(), call(node, "reset", client.reset(request)).await) }
         });
-        join_all(calls).await.into_iter().filter(|(_, failed)| !failed.is_empty()).collect()
+        join_all(calls).await
     }
 }
 

@@ -45,7 +45,27 @@ impl Agents {
         note_all(rebooted, join_all(calls).await)
     }
 
-    /// Takes by node what the resets after its losses could not undo. The next trial may measure these leftovers.
+    /// Undoes the trial `epoch`, which could not be prepared, on every node. Returns one error for each node with what could not be
+    /// undone. The next trial may measure these leftovers, too.
+    pub async fn reset_unprepared(&mut self, run_id: &str, epoch: u64) -> Vec<AgentError> {
+        let mut errors = Vec::new();
+        for (node, reply) in self.reset_each(run_id, epoch).await {
+            match reply {
+                Ok(reply) if reply.failed.is_empty() => {}
+                Ok(wire::ResetReply { failed, .. }) => {
+                    errors.push(refusal(&node, "reset", failed.join("; ")));
+                    if let Some(agent) = self.by_node.get_mut(&node) {
+                        agent.not_undone.extend(failed);
+                    }
+                }
+                // The node undoes the trial by itself when its lease ends, or at the next reset.
+                Err(error) => errors.push(error),
+            }
+        }
+        errors
+    }
+
+    /// Takes by node what resets after its losses, and after a failed Prepare, could not undo. The next trial may measure these leftovers.
     pub fn take_not_undone(&mut self) -> BTreeMap<String, Vec<String>> {
         let agents = self.by_node.iter_mut();
         agents

@@ -172,8 +172,11 @@ impl<'a> PreparedTrial<'a> {
         let mut replies = match prepare(trial, testbed, key.epoch, &sent).await {
             Ok(replies) => replies,
             Err(error) => {
-                testbed.agents.reset(&trial.experiment.id, key.epoch).await;
-                return Err(error.into());
+                let agents = &mut testbed.agents;
+                let failed = agents.reset_unprepared(&trial.experiment.id, key.epoch).await;
+                // Changes in a namespace of this machine disappear with the namespace.
+                testbed.broken |= testbed.process.is_some() && !failed.is_empty();
+                return Err(error.with_other_errors(failed.into_iter()).into());
             }
         };
         testbed.used = true;

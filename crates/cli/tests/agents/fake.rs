@@ -48,16 +48,16 @@ pub(crate) fn serve_runs(runs: Vec<Vec<Vec<u8>>>) -> SocketAddr {
     start(FakeAgent { runs: Arc::new(Mutex::new(runs.into())), ..FakeAgent::default() })
 }
 
-/// Like [`serve_runs`], for an agent whose first Reset after its second description could not undo `left`. The controller describes a
-/// node again after it was lost, and after another socket occupied a port, as after the description number `port_in_use_after`.
+/// Like [`serve_runs`], for an agent whose Reset with this number could not undo `left`. The first one only checks the access; others
+/// follow after a trial or a failed Prepare, after a loss, and after another socket occupied a port, as after the description number
+/// `port_in_use_after`.
 pub(crate) fn serve_leaving(
-    left: &'static str,
+    left: (u32, &'static str),
     port_in_use_after: Option<u32>,
     runs: Vec<Vec<Vec<u8>>>,
 ) -> SocketAddr {
-    let leaves = Arc::new(Mutex::new(Some(left)));
     let runs = Arc::new(Mutex::new(runs.into()));
-    start(FakeAgent { runs, leaves, port_in_use_after, ..FakeAgent::default() })
+    start(FakeAgent { runs, leaves: Some(left), port_in_use_after, ..FakeAgent::default() })
 }
 
 /// Starts an agent that never takes a file. It reports the arrival of each.
@@ -161,8 +161,10 @@ struct FakeAgent {
     reboot: Arc<AtomicU32>,
     /// How often it has been described.
     described: Arc<AtomicU32>,
-    /// What the first Reset after the second description cannot undo.
-    leaves: Arc<Mutex<Option<&'static str>>>,
+    /// How often it has been reset.
+    resets: Arc<AtomicU32>,
+    /// The number of a Reset, and what it cannot undo.
+    leaves: Option<(u32, &'static str)>,
     /// The number of descriptions after which another socket occupies a port, until the next description.
     port_in_use_after: Option<u32>,
     /// Receives a message for each file; the agent does not answer the call.
@@ -212,12 +214,13 @@ impl FakeAgent {
                 let [received_ns, sent_ns] = [monotonic_ns(), monotonic_ns() + self.clock_reply_ns];
                 wire::ClockReply { received_ns, sent_ns, realtime_ns: 0 }.encode_to_vec()
             }
-            "/ccbench.v1.Agent/Reset" if self.described.load(Ordering::Relaxed) > 1 => {
-                let left = self.leaves.lock().unwrap().take();
-                let failed = left.map(str::to_owned).into_iter().collect();
+            "/ccbench.v1.Agent/Reset" => {
+                let number = self.resets.fetch_add(1, Ordering::Relaxed) + 1;
+                let left = self.leaves.filter(|(leaving, _)| *leaving == number);
+                let failed = left.map(|(_, what)| what.to_owned()).into_iter().collect();
                 wire::ResetReply { failed, ..wire::ResetReply::default() }.encode_to_vec()
             }
-            // Check, Prepare, Reset and Reboot: a message with default values in all fields has no bytes.
+            // Check, Prepare and Reboot: a message with default values in all fields has no bytes.
             _ => vec![],
         };
         vec![reply]

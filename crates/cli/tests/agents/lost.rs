@@ -8,9 +8,13 @@ use ccbench_proto::wire::{self, run_event::Of};
 use ccbench_results::TrialStatus;
 use ccbench_tests::SETUP_TIMEOUT;
 use rustix::process::{Pid, Signal, kill_process};
+use tonic::Code;
 
-use crate::fake::{self, serve, serve_leaving, serve_rebooted, serve_runs};
-use crate::version::{plan_of, run_on};
+use crate::fake::{self, serve, serve_leaving, serve_rebooted, serve_refusing, serve_runs};
+use crate::version::{plan_of, run_on, run_on_both};
+
+/// What a reset cannot undo.
+const LEFT: &str = "link up on eth1: busy";
 
 /// Returns a row of the plan's probe.
 pub(crate) fn probe() -> Vec<u8> {
@@ -31,12 +35,28 @@ fn what_the_reset_of_a_lost_node_leaves_is_a_reason_of_the_next_trial() {
     // In the second run, the node is reset once more before its trial, which undoes nothing else.
     for port_in_use_after in [None, Some(2)] {
         let runs = vec![vec![probe()], vec![probe(), fake::done()]];
-        let one = serve_leaving("link up on eth1: busy", port_in_use_after, runs);
+        let one = serve_leaving((3, LEFT), port_in_use_after, runs);
         let (status, reasons, ..) = run_on(one);
         assert_ne!(status, TrialStatus::Ok);
-        let expected = "one: reset failed: link up on eth1: busy";
-        assert!(reasons.iter().any(|reason| reason.contains(expected)), "{reasons:?}");
+        let expected = format!("one: reset failed: {LEFT}");
+        assert!(reasons.iter().any(|reason| reason.contains(&expected)), "{reasons:?}");
     }
+}
+
+#[test]
+fn what_the_reset_after_a_failed_prepare_leaves_is_a_reason() {
+    let two = || serve_leaving((2, LEFT), None, vec![vec![fake::done()]]);
+    let refuses = (Code::FailedPrecondition, "it is busy");
+    let (status, reasons, ..) =
+        run_on_both(serve_refusing("/Prepare", refuses, vec![fake::done()]), two());
+    assert_eq!(status, TrialStatus::Failed);
+    let expected = format!("not_run: node one: prepare: it is busy; node two: reset: {LEFT}");
+    assert_eq!(reasons, [expected]);
+    // The trial is repeated, because the node was lost.
+    let (status, reasons, ..) = run_on_both(serve_rebooted(vec![probe(), fake::done()]), two());
+    assert_ne!(status, TrialStatus::Ok);
+    let expected = format!("two: reset failed: {LEFT}");
+    assert!(reasons.iter().any(|reason| reason.contains(&expected)), "{reasons:?}");
 }
 
 #[test]

@@ -46,7 +46,14 @@ pub(crate) fn plan_of(one: SocketAddr, two: SocketAddr) -> String {
 
 /// Runs a trial whose node `one` has this agent. Returns the same, and what was printed.
 pub(crate) fn run_on(one: SocketAddr) -> (TrialStatus, Vec<String>, Vec<String>, String) {
-    let two = serve(vec![fake::done()]);
+    run_on_both(one, serve(vec![fake::done()]))
+}
+
+/// Like [`run_on`], with the agents of both nodes.
+pub(crate) fn run_on_both(
+    one: SocketAddr,
+    two: SocketAddr,
+) -> (TrialStatus, Vec<String>, Vec<String>, String) {
     let dir = tempfile::tempdir().unwrap();
     let plan = dir.path().join("version.toml");
     std::fs::write(&plan, plan_of(one, two)).unwrap();
