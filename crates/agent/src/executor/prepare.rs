@@ -21,6 +21,7 @@ use super::acks::{self, OpenAcks};
 use super::timed_link::TimedLink;
 use super::{Dependencies, modules, scopes};
 use crate::accept::ConnectionHandle;
+use crate::blocking;
 use crate::cgroup;
 use crate::clock;
 use crate::error::AgentError;
@@ -31,6 +32,7 @@ use crate::ports;
 use crate::probe::serve;
 use crate::session::{Command, Holder};
 use crate::sockets::allowed::AllowedModules;
+use crate::sockets::error::NotAvailable;
 use crate::sockets::names::TrialId;
 use crate::sockets::node::Node;
 use crate::sockets::supplied::Supplied;
@@ -232,7 +234,6 @@ pub async fn prepare(
     context: &mut PrepareContext<'_>,
     trial: &mut Trial,
 ) -> Result<wire::PrepareReply, AgentError> {
-    let flows = || task.clients.iter().chain(&task.servers);
     ports::check(&task)?;
     let devices = check(&task, context).await?;
     let supplied = load::read_supplied(&task, context.here.1, context.supplied)?;
@@ -251,15 +252,7 @@ pub async fn prepare(
             .audit()
             .change(format!("congestion control {} ({via}{of})", loaded.kernel_name));
     }
-    let probes = task.served.iter().map(|probe| (&probe.id, &probe.plan.cc));
-    for (name, cc) in flows().map(|flow| (&flow.group, &flow.plan.cc)).chain(probes) {
-        if let Some(cc) = cc.as_ref().filter(|cc| !task.cc.contains_key(*cc)) {
-            verify::check(cc).map_err(|source| {
-                let (group, cc) = (name.clone(), cc.clone());
-                AgentError::CongestionControl { group, cc, source }
-            })?;
-        }
-    }
+    check_kernel_ccs(&task, verify::check).await?;
     if !task.keep_offloads {
         // A node that ccbench made has no other use for its interfaces. Super-packets would also cross the interfaces
         // that nothing here shapes.
@@ -291,6 +284,30 @@ pub async fn prepare(
     trial.cc.rename(&mut task);
     trial.task = Some(task);
     Ok(reply)
+}
+
+/// Checks each congestion control of this node that the plan does not define, beside the runtime: the kernel may load its module.
+///
+/// # Errors
+/// The first one that the kernel does not have.
+async fn check_kernel_ccs(
+    task: &NodeTask,
+    check: fn(&str) -> Result<(), NotAvailable>,
+) -> Result<(), AgentError> {
+    let flows = task.clients.iter().chain(&task.servers);
+    let flows = flows.map(|flow| (&flow.group, &flow.plan.cc));
+    let probes = task.served.iter().map(|probe| (&probe.id, &probe.plan.cc));
+    let of_kernel = flows.chain(probes).filter_map(|(name, cc)| {
+        let cc = cc.as_ref().filter(|cc| !task.cc.contains_key(*cc))?;
+        Some((name.clone(), cc.clone()))
+    });
+    let of_kernel: Vec<(String, String)> = of_kernel.collect();
+    blocking::run(move || {
+        of_kernel.into_iter().try_for_each(|(group, cc)| {
+            check(&cc).map_err(|source| AgentError::CongestionControl { group, cc, source })
+        })
+    })
+    .await
 }
 
 fn set_sysctls(
@@ -486,4 +503,24 @@ async fn start_servers(
         })?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sockets::names::tests::flow;
+
+    #[tokio::test]
+    async fn congestion_controls_of_the_kernel_are_tried_beside_the_runtime() {
+        let clients = vec![flow("a", "src", "cubic")];
+        let task = NodeTask { clients, ..NodeTask::default() };
+        let on_thread = |_: &str| -> Result<(), NotAvailable> {
+            let thread = std::thread::current().name().unwrap_or_default().to_owned();
+            let (available, hint) = (String::new(), String::new());
+            Err(NotAvailable { source: std::io::Error::other(thread), available, hint })
+        };
+        let error = check_kernel_ccs(&task, on_thread).await.unwrap_err().to_string();
+        let expected = "flow a: this kernel has no congestion control `cubic` (blocking)";
+        assert!(error.starts_with(expected), "{error}");
+    }
 }
