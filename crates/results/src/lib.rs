@@ -9,6 +9,7 @@
 //! - [`report`] writes an HTML report, [`figure`] draws figures for papers, [`compare`] compares two runs, [`export`] writes
 //!   files for other tools, [`artifact`] packs a run for reviewers.
 //! - [`shard`] has the records that a run's shards put into their shared store; [`merge`] combines them into one run.
+//! - [`in_flight`] computes packets in flight.
 //! - [`observer`] reports the progress of operations that read all trials of a run.
 //! - [`stopping`] applies the rules that end the repetition of points, and compares points.
 //! - [`summary`] computes means and confidence intervals over committed trials, [`expect`] judges the plan's claims,
@@ -34,6 +35,7 @@ pub mod export;
 pub mod figure;
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod in_flight;
 pub mod journal;
 mod layout;
 pub mod merge;

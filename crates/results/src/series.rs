@@ -7,9 +7,10 @@ use serde::Serialize;
 use super::journal::TrialEnd;
 use super::store::RunDir;
 use super::summary::query::{
-    Lines, collect, in_flight, link_instants, number, scan, sender, srtt_ms, whole_intervals,
+    Lines, collect, link_instants, number, scan, sender, srtt_ms, whole_intervals,
 };
 use crate::error::{Result, polars_error};
+use crate::in_flight::in_flight;
 
 /// A diagram over the time of one trial.
 #[derive(Debug, Serialize)]

@@ -7,6 +7,7 @@ use ccbench_proto::units::Micros;
 use ccbench_proto::wire::{
     FlowSample, HostSample, Probe, QdiscSample, Role, RunEvent, Side, run_event::Of,
 };
+use ccbench_results::in_flight::packets_in_flight;
 
 use super::link::LinkInstant;
 use super::series::{Bins, Series, rounded};
@@ -383,12 +384,9 @@ impl LiveFlow {
     }
 }
 
-/// Computes `pipe` (RFC 6675) like `tcp_packets_in_flight` in include/net/tcp.h.
 fn in_flight(row: &FlowSample) -> Option<f64> {
-    let count = |pkts: Option<u32>| pkts.map_or(0, i64::from);
-    let unacked = i64::from(row.unacked_pkts?);
-    let gone = count(row.sacked_pkts) + count(row.lost_pkts);
-    Some((unacked - gone + count(row.retrans_pkts)) as f64)
+    let counters = [row.unacked_pkts, row.sacked_pkts, row.lost_pkts, row.retrans_pkts];
+    packets_in_flight(counters.map(|pkts| pkts.map(f64::from)))
 }
 
 fn length(phases: &[PhaseSpan]) -> Micros {

@@ -17,11 +17,12 @@ use serde_json::{Value, json};
 use super::error::Result;
 use super::trials::{named_trials, not_empty};
 use crate::error::io_error;
+use crate::in_flight::in_flight;
 use crate::journal::TrialEnd;
 use crate::model::Levels;
 use crate::part::write_file;
 use crate::store::RunDir;
-use crate::summary::query::{Lines, collect, in_flight, number, scan, sender, srtt_ms};
+use crate::summary::query::{Lines, collect, number, scan, sender, srtt_ms};
 
 mod states;
 
@@ -393,10 +394,7 @@ fn metric_updates(samples: &[Sample]) -> Vec<Event> {
         for (((name, _, is_whole), value), last) in
             METRICS.into_iter().zip(sample.metrics).zip(&mut last)
         {
-            // The kernel's counters are not read at one instant: a negative number in flight is not a value.
-            let Some(value) = value.filter(|value| *value >= 0.0 && *last != Some(*value)) else {
-                continue;
-            };
+            let Some(value) = value.filter(|value| *last != Some(*value)) else { continue };
             *last = Some(value);
             data.insert(name, if is_whole { json!(value.round() as u64) } else { json!(value) });
         }
@@ -504,7 +502,7 @@ mod tests {
             sample(1.0, 10.5, 4.0, 0),
             sample(2.0, 10.5, 4.0, 0),
             sample(3.0, 10.5, 5.0, 3),
-            sample(4.0, 11.0, -1.0, 3),
+            sample(4.0, 11.0, 5.0, 3),
         ];
         let expected = [
             (1.0, "metrics_updated", "packets_in_flight 4 smoothed_rtt 10.5"),

@@ -7,8 +7,9 @@ use polars::prelude::*;
 use super::data::Selection;
 use super::error::Result;
 use super::request::Kind;
+use crate::in_flight::in_flight;
 use crate::journal::{PhaseRecord, TrialEnd};
-use crate::summary::query::{batches, collect, in_flight, number, scan, sender};
+use crate::summary::query::{batches, collect, number, scan, sender};
 use crate::summary::settling::BIN_S;
 pub(super) use crate::summary::statistics::Mean;
 use crate::summary::statistics::mean_with_interval;
@@ -126,7 +127,7 @@ fn packets_in_flight(
             .filter(sender().and(col("t_s").is_not_null()).and(col("phase").is_not_null()))
             .with_column(instant)
             .group_by(keys())
-            .agg([known_in_flight().sum().alias("sum"), number_of(in_flight()).alias("samples")])
+            .agg([in_flight().sum().alias("sum"), number_of(in_flight()).alias("samples")])
             .sort_by_exprs(keys(), SortMultipleOptions::default())
             .with_columns(["point_id", "trial", "instant"].map(number));
         let lines = collect(&data.run, TABLE, rows)?;
@@ -144,12 +145,6 @@ fn packets_in_flight(
         }
     }
     Ok(found)
-}
-
-/// Returns packets in flight as the summary counts them: the kernel does not read its counters at one instant, so their sum may be negative.
-fn known_in_flight() -> Expr {
-    let is_negative = in_flight().lt(lit(0.0));
-    when(is_negative).then(lit(0.0)).otherwise(in_flight())
 }
 
 /// Returns the number of non-null values.

@@ -6,6 +6,7 @@ use super::rows::{GroupedRows, Names, each_slice};
 use super::sampled::BinnedFlows;
 use super::schedule::Span;
 use crate::error::{FileError, Result};
+use crate::in_flight::{COLUMNS as IN_FLIGHT, packets_in_flight};
 use crate::journal::TrialEnd;
 use crate::store::RunDir;
 
@@ -76,7 +77,7 @@ pub(super) struct Sampled {
     pub(super) srtt_us: Vec<f64>,
     /// Congestion windows.
     pub(super) cwnd_pkts: Vec<f64>,
-    /// Packets in flight, as `tcp_packets_in_flight` in include/net/tcp.h computes them.
+    /// Packets in flight.
     pub(super) in_flight_pkts: Vec<f64>,
     /// TCP's estimates of the delivery rate.
     pub(super) delivery_rate_bps: Vec<f64>,
@@ -130,8 +131,6 @@ impl Unwrapped {
         })
     }
 }
-
-const IN_FLIGHT: [&str; 4] = ["unacked_pkts", "sacked_pkts", "lost_pkts", "retrans_pkts"];
 
 /// The flows of one trial.
 pub(super) struct Flows {
@@ -270,12 +269,8 @@ fn samples(run: &RunDir, end: &TrialEnd, bins: &mut BinnedFlows) -> Result<Vec<(
             }
             sampled.srtt_us.extend(srtt_us);
             sampled.cwnd_pkts.extend(cwnd_pkts.get(row));
-            let [unacked, sacked, lost, retrans] = in_flight.each_ref().map(|part| part.get(row));
-            let parts = unacked.zip(sacked).zip(lost.zip(retrans));
-            let pkts = parts.map(|((unacked, sacked), (lost, retrans))| {
-                (unacked - sacked - lost + retrans).max(0.0)
-            });
-            sampled.in_flight_pkts.extend(pkts);
+            let counted = in_flight.each_ref().map(|counter| counter.get(row));
+            sampled.in_flight_pkts.extend(packets_in_flight(counted));
             sampled.delivery_rate_bps.extend(delivery_rate.get(row).map(|bytes| bytes * 8.0));
             sampled.ecn_mode.extend(ecn_mode.get(row));
             if let Some(at_s) = at_s {

@@ -403,11 +403,6 @@ pub(crate) fn number(name: &str) -> Expr {
     col(name).cast(DataType::Float64)
 }
 
-/// Returns packets in flight: `pipe` of RFC 6675, computed like `tcp_packets_in_flight` in include/net/tcp.h.
-pub(crate) fn in_flight() -> Expr {
-    number("unacked_pkts") - number("sacked_pkts") - number("lost_pkts") + number("retrans_pkts")
-}
-
 /// Returns the smoothed RTT of a socket in milliseconds; null before the first measurement, when the kernel has 0.
 pub(crate) fn srtt_ms() -> Expr {
     let us = number("rtt_us");

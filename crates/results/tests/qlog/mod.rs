@@ -257,7 +257,8 @@ fn two_flows(root: &Path) -> PathBuf {
                 snd_ssthresh_pkts: (nth > 1).then_some(7),
                 unacked_pkts: Some(9),
                 sacked_pkts: Some(3),
-                lost_pkts: Some(2),
+                // More than were sent: the second sample has no number of packets in flight.
+                lost_pkts: Some(if nth == 1 { 20 } else { 2 }),
                 retrans_pkts: Some(1),
                 pacing_rate_bytes_per_s: Some(1_000_000),
                 ..Default::default()
