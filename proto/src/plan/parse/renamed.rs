@@ -10,31 +10,21 @@ use crate::plan::queue::DUALPI2_RENAMED;
 /// Gives keys of queues in a plan's table their current names. Returns each key, and the place where it is written.
 pub(super) fn rename_tables(plan: &mut Table) -> Vec<Moved> {
     let mut renamed = Vec::new();
-    for section in ["links", "path"] {
-        for (name, link) in tables(plan.get_mut(section)) {
-            let place = [section, name.as_str()];
-            if let Some(queue) = link.get_mut("queue") {
-                rename(queue, &[&place[..], &["queue"]].concat(), &mut renamed);
-            }
-            for (class, of) in tables(link.get_mut("classes")) {
-                if let Some(queue) = of.get_mut("queue") {
-                    let place = [&place[..], &["classes", class.as_str(), "queue"]].concat();
-                    rename(queue, &place, &mut renamed);
-                }
-            }
-        }
+    for (section, value) in plan.iter_mut() {
+        rename_inside(&[section], value, &[section], &mut renamed);
     }
     for (factor, levels) in tables(plan.get_mut("matrix")) {
         match levels {
-            Value::Array(values) if is_queue(factor) => {
-                for (index, queue) in values.iter_mut().enumerate() {
-                    rename(queue, &["matrix", factor, &index.to_string()], &mut renamed);
+            Value::Array(values) => {
+                for (index, value) in values.iter_mut().enumerate() {
+                    let index = index.to_string();
+                    rename_dotted(factor, value, &["matrix", factor, &index], &mut renamed);
                 }
             }
             levels => {
                 for (level, keys) in tables(Some(levels)) {
-                    for (key, value) in tables(Some(keys)).filter(|(key, _)| is_queue(key)) {
-                        rename(value, &["matrix", factor, level, key], &mut renamed);
+                    for (key, value) in tables(Some(keys)) {
+                        rename_dotted(key, value, &["matrix", factor, level, key], &mut renamed);
                     }
                 }
             }
@@ -48,9 +38,27 @@ fn tables(value: Option<&mut Value>) -> impl Iterator<Item = (&String, &mut Valu
     value.and_then(Value::as_table_mut).into_iter().flatten()
 }
 
-/// Whether a dotted key is a queue as a whole.
-fn is_queue(key: &str) -> bool {
-    split_written_key(key).is_ok_and(|key| key.last().is_some_and(|last| last == "queue"))
+/// As [`rename_inside`], for the value of a dotted key.
+fn rename_dotted(dotted: &str, value: &mut Value, place: &[&str], renamed: &mut Vec<Moved>) {
+    let Ok(key) = split_written_key(dotted) else { return };
+    let key: Vec<&str> = key.iter().map(String::as_str).collect();
+    rename_inside(&key, value, place, renamed);
+}
+
+/// Renames the keys of every queue in the value of this key, which is a queue, or a table around queues. `place` is where the value is
+/// written.
+fn rename_inside(key: &[&str], value: &mut Value, place: &[&str], renamed: &mut Vec<Moved>) {
+    let ["links" | "path", inside @ ..] = key else { return };
+    match inside {
+        [_, "queue"] | [_, "classes", _, "queue"] => rename(value, place, renamed),
+        [] | [_] | [_, "classes"] | [_, "classes", _] => {
+            for (name, inner) in tables(Some(value)) {
+                let name: &[&str] = &[name.as_str()];
+                rename_inside(&[key, name].concat(), inner, &[place, name].concat(), renamed);
+            }
+        }
+        _ => {}
+    }
 }
 
 fn rename(queue: &mut Value, place: &[&str], renamed: &mut Vec<Moved>) {
@@ -196,6 +204,27 @@ mod tests {
         assert_eq!(thresholds(&plan), expected);
         assert_eq!(plan.points()[0].factors[0].0, "links.l.queue.step", "as it is written");
         assert_eq!(deprecated(&warnings).len(), 2, "{warnings:?}");
+    }
+
+    #[test]
+    fn deprecated_keys_in_whole_links_of_the_matrix_are_renamed() {
+        let link = |queue: &str| {
+            format!(
+                "{{ node = 'src', toward = 'dst', rate = '100mbit', delay = '5ms', \
+                 queue = {{ kind = 'dualpi2', {queue} }} }}"
+            )
+        };
+        let [one, two] = ["step = '1ms'", "coupling = 4"].map(link);
+        let named =
+            format!("[matrix.link]\na = {{ 'links.l' = {one} }}\nb = {{ 'links.l' = {two} }}");
+        let listed = format!("[matrix]\n'links.l' = [\n{one},\n{two},\n]");
+        for (matrix, lines) in [(named, [23, 24]), (listed, [24, 25])] {
+            let (plan, warnings) = read("", &matrix, &[]).unwrap();
+            assert_eq!(thresholds(&plan), [(Some(Micros::from_millis(1)), None), (None, Some(4))]);
+            let found: Vec<Option<u32>> =
+                deprecated(&warnings).into_iter().map(|(line, _)| line).collect();
+            assert_eq!(found, lines.map(Some), "{warnings:?}");
+        }
     }
 
     #[test]
