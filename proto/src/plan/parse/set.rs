@@ -270,7 +270,9 @@ pub(crate) fn apply(
                 Value::Array(_) if replaces(factor, &segments, &value) => {
                     return Err(fail(SetError::VariedByList { factor: factor.clone() }));
                 }
-                Value::Table(levels) if sets(levels, &segments) => {
+                Value::Table(levels)
+                    if set_by(levels).any(|varied| replaces(varied, &segments, &value)) =>
+                {
                     let levels: Vec<&str> = levels.keys().map(String::as_str).collect();
                     let levels = super::suggest::list(&levels);
                     return Err(fail(SetError::Varied { factor: factor.clone(), levels }));
@@ -282,19 +284,18 @@ pub(crate) fn apply(
     set_key(table, &segments, value).map(|()| Some(segments)).map_err(fail)
 }
 
-/// Whether a factor with this name replaces a table around the key, or a key inside the value that the key gets.
-fn replaces(factor: &str, key: &[String], value: &Value) -> bool {
-    let Ok(varied) = split_key(factor) else { return false };
+/// Whether a factor that sets `varied` replaces the value that the key gets, a part of it, or a table around the key.
+fn replaces(varied: &str, key: &[String], value: &Value) -> bool {
+    let Ok(varied) = split_key(varied) else { return false };
     match varied.strip_prefix(key) {
         Some(inside) => find(value, inside).is_some(),
         None => key.starts_with(&varied),
     }
 }
 
-/// Whether any level of a factor sets this key, a table around it, or a key inside it.
-fn sets(levels: &Table, key: &[String]) -> bool {
-    let keys = levels.values().filter_map(Value::as_table).flat_map(Table::keys);
-    keys.filter_map(|k| split_key(k).ok()).any(|k| overlap(&k, key))
+/// The keys that the levels of a factor set.
+fn set_by(levels: &Table) -> impl Iterator<Item = &String> {
+    levels.values().filter_map(Value::as_table).flat_map(Table::keys)
 }
 
 /// Whether one key is the other or lies inside it.
@@ -363,6 +364,19 @@ mod tests {
         assert_eq!(with(text, "links.l.queue.limit=5p"), around);
         let inside = Err(SetError::VariedByList { factor: "links.l.delay".to_owned() });
         assert_eq!(with(text, "links.l={ rate = '2mbit', delay = '9ms' }"), inside);
+        with(text, "links.l={ rate = '2mbit' }").unwrap();
+        with(text, "links.l.rate=2mbit").unwrap();
+    }
+
+    #[test]
+    fn an_override_that_named_levels_would_replace_is_refused() {
+        let text = "[links.l]\nrate = '1mbit'\nqueue = { kind = 'codel', limit = '9p' }\n[matrix.path]\n\
+                    short = { 'links.l.delay' = '1ms' }\n\
+                    long = { 'links.l.queue' = { kind = 'codel' }, 'links.l.delay' = '9ms' }\n";
+        let varied = |set: &str| matches!(with(text, set), Err(SetError::Varied { .. }));
+        assert!(varied("links.l.delay=3ms"), "the same key");
+        assert!(varied("links.l.queue.limit=5p"), "a key inside a value of a level");
+        assert!(varied("links.l={ rate = '2mbit', delay = '9ms' }"), "a table with such a key");
         with(text, "links.l={ rate = '2mbit' }").unwrap();
         with(text, "links.l.rate=2mbit").unwrap();
     }
