@@ -9,12 +9,14 @@ use super::problem::{PlanProblem, Severity};
 use super::{Plan, Queue};
 use lines::Lines;
 use place::{At, Fault, Misfit};
+use readings::Readings;
 use unread_keys::UnreadKeys;
 
 pub(crate) mod lines;
 mod nesting;
 mod place;
 pub(crate) mod quick;
+mod readings;
 mod renamed;
 pub(crate) mod set;
 pub mod suggest;
@@ -185,17 +187,25 @@ pub(crate) fn from_table(table: Table) -> Result<Plan, Vec<PlanProblem>> {
 
 /// Reads a plan's table as far as possible.
 pub(crate) fn salvage(table: Table) -> Reading {
+    salvage_within(table, readings::MAX_VALUES)
+}
+
+/// As [`salvage`], with this number instead of [`readings::MAX_VALUES`].
+fn salvage_within(table: Table, max_values: usize) -> Reading {
     let mut value = Value::Table(table);
     let mut problems: Vec<PlanProblem> = Vec::new();
     let mut unread_keys = UnreadKeys::default();
     let (mut moved, warnings) = (Vec::new(), Vec::new());
+    let mut readings = None;
     for _ in 0..10 * MAX_PROBLEMS {
         let misfit = match read(&value) {
             Ok(plan) => {
                 return Reading { plan: Some(plan), problems, unread_keys, moved, warnings };
             }
-            Err(misfit) => narrow(&value, misfit),
+            Err(misfit) => misfit,
         };
+        let readings = readings.get_or_insert_with(|| Readings::new(&value, max_values));
+        let misfit = narrow(&value, misfit, readings);
         let place = problem_place(&misfit);
         if !unread_keys.dropped(&place) {
             problems.push(error(&place, describe(&misfit, &place, find(&value, &place))));
@@ -204,9 +214,17 @@ pub(crate) fn salvage(table: Table) -> Reading {
             moved.push(from_to);
             continue;
         }
-        if problems.len() >= MAX_PROBLEMS || !repair(&mut value, &misfit, &mut unread_keys) {
-            break;
+        if problems.len() < MAX_PROBLEMS
+            && readings.take()
+            && repair(&mut value, &misfit, &mut unread_keys, readings)
+        {
+            continue;
         }
+        if problems.len() >= MAX_PROBLEMS || readings.are_over() {
+            let reason = "may have more problems; correct these and check it again".to_owned();
+            problems.push(PlanProblem { path: "the plan".to_owned(), ..error(&[], reason) });
+        }
+        break;
     }
     Reading { plan: None, problems, unread_keys, moved, warnings }
 }
@@ -244,7 +262,7 @@ pub(super) fn queue_kinds() -> &'static [&'static str] {
 }
 
 /// Finds the key whose removal changes the misfit, because serde reads queues and factors through a buffer, without places.
-fn narrow(value: &Value, mut misfit: Misfit) -> Misfit {
+fn narrow(value: &Value, mut misfit: Misfit, readings: &mut Readings) -> Misfit {
     let path = misfit.path.clone().unwrap_or_default();
     let table = find(value, &path).and_then(Value::as_table);
     match (&misfit.fault, table) {
@@ -252,7 +270,8 @@ fn narrow(value: &Value, mut misfit: Misfit) -> Misfit {
             misfit.path = Some([&path[..], &["kind".to_owned()]].concat());
         }
         (Fault::Other(_), Some(table)) => {
-            let culprit = table.keys().filter(|k| *k != "kind").find(|key| {
+            let mut keys = table.keys().filter(|k| *k != "kind").take_while(|_| readings.take());
+            let culprit = keys.find(|key| {
                 let mut without = value.clone();
                 let inner = find_mut(&mut without, &path).and_then(Value::as_table_mut);
                 let removed = inner.and_then(|t| t.remove(*key)).is_some();
@@ -471,7 +490,12 @@ fn correct_header(
 }
 
 /// Repairs the misfit, so that reading again finds the next one, and records the keys that are unread; `false` if it cannot.
-fn repair(value: &mut Value, misfit: &Misfit, unread_keys: &mut UnreadKeys) -> bool {
+fn repair(
+    value: &mut Value,
+    misfit: &Misfit,
+    unread_keys: &mut UnreadKeys,
+    readings: &mut Readings,
+) -> bool {
     let mut place = problem_place(misfit);
     if let [.., parent, last] = &place[..]
         && last == "kind"
@@ -500,8 +524,8 @@ fn repair(value: &mut Value, misfit: &Misfit, unread_keys: &mut UnreadKeys) -> b
         Fault::Missing(_) if place.last().is_some_and(|last| last == "queue") => {
             remove(value, &place)
         }
-        Fault::Missing(_) => fill(value, misfit, &place),
-        _ => remove(value, &place) || fill(value, misfit, &place),
+        Fault::Missing(_) => fill(value, misfit, &place, readings),
+        _ => remove(value, &place) || fill(value, misfit, &place, readings),
     };
     unread_keys.mark_unread(place);
     repaired
@@ -515,7 +539,7 @@ fn remove(value: &mut Value, place: &[String]) -> bool {
 }
 
 /// Replaces the value with one of the right type.
-fn fill(value: &mut Value, misfit: &Misfit, place: &[String]) -> bool {
+fn fill(value: &mut Value, misfit: &Misfit, place: &[String], readings: &mut Readings) -> bool {
     let text = |t: &str| Value::String(t.to_owned());
     let candidates = [
         text("x"),
@@ -532,6 +556,9 @@ fn fill(value: &mut Value, misfit: &Misfit, place: &[String]) -> bool {
     ];
     let Some((last, parent)) = place.split_last() else { return false };
     for candidate in candidates {
+        if !readings.take() {
+            return false;
+        }
         let mut tried = value.clone();
         match find_mut(&mut tried, parent) {
             Some(Value::Table(table)) => {
@@ -547,7 +574,7 @@ fn fill(value: &mut Value, misfit: &Misfit, place: &[String]) -> bool {
         }
         let gone = match read(&tried) {
             Ok(_) => true,
-            Err(next) => next != *misfit && problem_place(&narrow(&tried, next.clone())) != place,
+            Err(next) => next != *misfit && problem_place(&narrow(&tried, next, readings)) != place,
         };
         if gone {
             *value = tried;
