@@ -295,10 +295,10 @@ impl Audit {
 
     /// Waits until earlier records are in the file: at most 2 s for room in the queue and 2 s for the file.
     pub fn flush(&self) {
-        self.flush_with(FLUSH_RETRIES);
+        self.flush_with(FLUSH_RETRIES, || std::thread::sleep(FLUSH_RETRY));
     }
 
-    fn flush_with(&self, retries: u32) {
+    fn flush_with(&self, retries: u32, pause: impl Fn()) {
         let Some(shared) = &self.0 else { return };
         let (done, wait) = sync_channel(1);
         let mut message = Message::Flush(done);
@@ -315,7 +315,7 @@ impl Audit {
                 Err(TrySendError::Full(returned)) => message = returned,
                 Err(TrySendError::Disconnected(_)) => return,
             }
-            std::thread::sleep(FLUSH_RETRY);
+            pause();
         }
         tracing::error!(
             "flush the audit log: its queue stays full; its last entries may be missing"

@@ -167,10 +167,17 @@ fn a_flush_waits_for_room_in_the_queue() {
     let shared = Shared { inbox, lost: Arc::default(), trial: Mutex::default() };
     let audit = Audit(Some(Arc::new(shared)));
     audit.refused_more(1);
-    audit.flush_with(0);
-    let flushing = std::thread::spawn(move || audit.flush_with(10_000));
-    // Leave time for its first attempt.
-    std::thread::sleep(FLUSH_RETRY * 5);
+    audit.flush_with(0, || {});
+    let (paused, pauses) = sync_channel(1);
+    let flushing = std::thread::spawn(move || {
+        audit.flush_with(10_000, || {
+            // Only the first one is awaited.
+            let _ = paused.try_send(());
+            std::thread::sleep(FLUSH_RETRY);
+        });
+    });
+    // The first attempt has found no room.
+    pauses.recv().unwrap();
     assert!(matches!(entries.recv().unwrap(), Message::Entry(_)));
     let Message::Flush(done) = entries.recv().unwrap() else { panic!("it gave up") };
     done.send(()).unwrap();
