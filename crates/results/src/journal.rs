@@ -479,11 +479,16 @@ pub(crate) fn is_written(dir: &Path) -> bool {
     !file.is_ok_and(|file| file.try_lock_shared().is_ok())
 }
 
-/// Maximum number of tries, one per millisecond.
+/// Maximum number of tries.
 const MAX_TRIES: u32 = 10_000;
 
 /// Locks a journal for its writer. Waits for readers, which share the lock for an instant ([`is_written`]).
 fn lock(file: &File, dir: &Path) -> Result<()> {
+    lock_with(file, dir, || std::thread::sleep(Duration::from_millis(1)))
+}
+
+/// As [`lock`], with this pause between two tries.
+fn lock_with(file: &File, dir: &Path, mut pause: impl FnMut()) -> Result<()> {
     for _ in 0..MAX_TRIES {
         match file.try_lock() {
             Ok(()) => return Ok(()),
@@ -494,7 +499,7 @@ fn lock(file: &File, dir: &Path) -> Result<()> {
             Err(TryLockError::WouldBlock) if file.try_lock_shared().is_err() => break,
             Err(TryLockError::WouldBlock) => {
                 file.unlock().map_err(io_error("unlock the journal of", dir))?;
-                std::thread::sleep(Duration::from_millis(1));
+                pause();
             }
         }
     }

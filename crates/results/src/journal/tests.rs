@@ -34,6 +34,23 @@ fn line_round_trips() {
 }
 
 #[test]
+fn a_writer_waits_for_a_reader_of_the_lock() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE_NAME);
+    let writer = File::create(&path).unwrap();
+    let reader = File::open(&path).unwrap();
+    reader.lock_shared().unwrap();
+    let mut pauses = 0;
+    let unlock = || {
+        pauses += 1;
+        reader.unlock().unwrap();
+    };
+    lock_with(&writer, dir.path(), unlock).unwrap();
+    assert_eq!(pauses, 1);
+    assert!(is_written(dir.path()));
+}
+
+#[test]
 fn journal_cut_at_any_byte_keeps_complete_lines() {
     let entries = [begin(0, 1, 1), end(0, 1, 1), begin(1, 1, 2), end(1, 1, 2)];
     let text = text(&entries);
