@@ -3,7 +3,6 @@
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use ccbench_proto::schedule::{PORT_SLOTS, client_port};
 use ccbench_tests::namespace::children;
@@ -225,8 +224,7 @@ fn a_run_survives_the_restart_of_an_agent() {
     wait_for_agents(&ports);
     let plan = loopback_plan(&ports).replace("length = \"1s\"", "length = \"4s\"");
     let plan = bench.write("plan.toml", &plan);
-    let mut command = bench.command(&["run", &plan.to_string_lossy(), "-v"]);
-    let run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut run = bench.spawn(&["run", &plan.to_string_lossy(), "-v"]);
     // The sender of the flow starts with the trial.
     let sends = |pid: &u32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -234,11 +232,10 @@ fn a_run_survives_the_restart_of_an_agent() {
     };
     wait_for("the flow", SETUP_TIMEOUT, || children(stays.process.id()).iter().any(sends));
     drop(dies);
-    std::thread::sleep(Duration::from_secs(2));
+    let waits = || bench.printed().contains("trying again when every node answers");
+    wait_for("the run to wait for the node", SETUP_TIMEOUT, waits);
     let _again = serve(&bench, &ports[1], &[]);
-    let output = run.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
-    assert!(text(&output).contains("trying again when every node answers"), "{}", text(&output));
+    assert_eq!(run.wait().unwrap().code(), Some(0), "{}", bench.printed());
 }
 
 #[test]

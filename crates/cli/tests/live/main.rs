@@ -205,6 +205,16 @@ fn the_page_is_accessible() {
     }
 }
 
+/// Counts the updates that the page gets, also while it is paused.
+const COUNT_UPDATES: &str = "const parse = JSON.parse;
+     window.arrived = 0;
+     JSON.parse = (text) => {
+         const value = parse(text);
+         if (value?.run) window.arrived += 1;
+         return value;
+     };
+     return 0";
+
 #[test]
 fn the_page_shows_the_numbers_and_becomes_the_report() {
     let Some(browser) = Browser::start() else { return };
@@ -232,7 +242,8 @@ fn the_page_shows_the_numbers_and_becomes_the_report() {
     let state = "return document.querySelector('#pause').ariaPressed";
     assert_eq!(browser.eval(state), "true");
     let before = browser.eval("return document.documentElement.dataset.updates");
-    std::thread::sleep(Duration::from_millis(500));
+    browser.eval(COUNT_UPDATES);
+    wait_for(&browser, "return window.arrived >= 3");
     assert_eq!(browser.eval("return document.documentElement.dataset.updates"), before);
     browser.click("#pause");
     for width in [500, 900, 1280] {
