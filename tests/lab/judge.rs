@@ -1,5 +1,5 @@
 //! Compares ccbench's queues with the kernel's in each engine, and the engines with each other: the same plans with five seeds each.
-//! `elements.rs` does the same for elements of links.
+//! `elements.rs` compares elements of links in one engine, with more seeds.
 
 use std::collections::BTreeMap;
 
@@ -19,15 +19,25 @@ pub const LOST_TWO: Measure = ("group", "two", "retransmission_share", "mean", 0
 /// real one, when it ends. Every round trip in userspace is longer by this.
 pub const PACKET_US: f64 = 1514.0 * 8.0 / 10.0;
 
-/// Engines with the options that select them.
-const ENGINES: [(&str, &[&str]); 2] =
-    [("qemu", &["--engine", "qemu", "--dilation", "2"]), ("uml", &["--engine", "uml"])];
+/// An engine with the options that select it.
+type Engine = (&'static str, &'static [&'static str]);
+
+const QEMU: Engine = ("qemu", &["--engine", "qemu", "--dilation", "2"]);
+pub const UML: Engine = ("uml", &["--engine", "uml"]);
 const BACKENDS: [&str; 2] = ["kernel", "userspace"];
+
+/// What is run: the plan, its factor, the number of seeds, and how much longer round trips in userspace are by design.
+pub struct Comparison<'a> {
+    pub plan: &'a str,
+    pub factor: &'a str,
+    pub seeds: usize,
+    pub line_us: f64,
+}
 
 /// A number measured in two ways.
 pub struct Pair {
     level: String,
-    measure: Measure,
+    pub measure: Measure,
     /// Engine and backend of each way.
     names: [String; 2],
     values: [Vec<f64>; 2],
@@ -44,10 +54,17 @@ fn spread(values: &[f64]) -> f64 {
 }
 
 impl Pair {
-    fn agrees(&self) -> bool {
+    /// Whether the difference of the means is at most the tolerance, or this number of standard errors.
+    pub fn agrees_within(&self, standard_errors: f64) -> bool {
         let (_, _, _, _, share, own) = self.measure;
         let [one, other] = self.values.each_ref().map(|values| mean(values));
-        (one - other).abs() <= (share * one.abs()).max(own)
+        let variances = self.values.each_ref().map(|v| spread(v).powi(2) / v.len() as f64);
+        let error = variances.iter().sum::<f64>().sqrt();
+        (one - other).abs() <= (share * one.abs()).max(own).max(standard_errors * error)
+    }
+
+    fn agrees(&self) -> bool {
+        self.agrees_within(0.0)
     }
 
     fn line(&self) -> String {
@@ -68,36 +85,24 @@ impl Pair {
 /// Results of one engine for some levels of a factor of a plan.
 struct Cells<'a> {
     engine: &'static str,
-    factor: &'a str,
-    /// How much longer round trips in userspace are by design.
-    line_us: f64,
+    of: &'a Comparison<'a>,
     points: BTreeMap<String, BTreeMap<String, String>>,
     rows: Vec<BTreeMap<String, String>>,
 }
 
 impl<'a> Cells<'a> {
-    fn run(
-        (engine, options): (&'static str, &[&str]),
-        plan: &str,
-        (factor, line_us): (&'a str, f64),
-        levels: &[&str],
-    ) -> Self {
+    fn run((engine, options): Engine, of: &'a Comparison<'a>, levels: &[&str]) -> Self {
         let bench = Bench::new();
-        let plan = source_root().join("plans/lab").join(plan);
+        let plan = source_root().join("plans/lab").join(of.plan);
         let chosen: Vec<String> = levels.iter().map(|level| format!("\"{level}\"")).collect();
-        let set = format!("matrix.{factor}=[{}]", chosen.join(", "));
-        let words = ["run", &plan.to_string_lossy(), "--lab", "--set", &set];
+        let set = format!("matrix.{}=[{}]", of.factor, chosen.join(", "));
+        let repeat = format!("repeat={}", of.seeds);
+        let words = ["run", &plan.to_string_lossy(), "--lab", "--set", &set, "--set", &repeat];
         let done = bench.run(&[&words, options].concat());
         assert_eq!(done.status.code(), Some(0), "{}", text(&done));
         let points = csv(&bench.results().join("points.csv"));
         let points = points.into_iter().map(|row| (row["point_id"].clone(), row)).collect();
-        Self {
-            engine,
-            factor,
-            line_us,
-            points,
-            rows: csv(&bench.results().join("summary_phase.csv")),
-        }
+        Self { engine, of, points, rows: csv(&bench.results().join("summary_phase.csv")) }
     }
 
     /// Returns the values by seed.
@@ -117,31 +122,34 @@ impl<'a> Cells<'a> {
                 ("metric", metric),
                 ("stat", stat),
             ];
-            point.get(self.factor).is_none_or(|l| l == level)
+            point.get(self.of.factor).is_none_or(|l| l == level)
                 && point["backend"] == backend
                 && wanted.iter().all(|(column, value)| row[*column] == *value)
         };
         let found: Vec<f64> =
             self.rows.iter().filter(fits).map(|row| row["value"].parse().unwrap()).collect();
-        assert_eq!(found.len(), 5, "{level} {backend} {subject} {metric}: five seeds");
-        let on_line = if metric == "srtt" && backend == "userspace" { self.line_us } else { 0.0 };
+        assert_eq!(found.len(), self.of.seeds, "{level} {backend} {subject} {metric}: all seeds");
+        let on_line =
+            if metric == "srtt" && backend == "userspace" { self.of.line_us } else { 0.0 };
         found.into_iter().map(|value| value - on_line).collect()
     }
 }
 
-/// Runs these levels of a factor of a plan in both engines. Pairs the results of both backends in each engine, and the results of both
-/// engines for each backend. The round trips in userspace are longer by `line_us` by design.
+/// Runs these levels of a factor of a plan in these engines. Pairs the results of both backends in each engine, and the results of two
+/// engines for each backend.
 pub fn compare(
-    plan: &str,
-    (factor, line_us): (&str, f64),
+    of: &Comparison<'_>,
+    engines: &[Engine],
     levels: &[&str],
     measures: &[Measure],
 ) -> Vec<Pair> {
-    let cells = ENGINES.map(|engine| Cells::run(engine, plan, (factor, line_us), levels));
-    let [qemu, uml] = &cells;
+    let cells: Vec<Cells<'_>> =
+        engines.iter().map(|engine| Cells::run(*engine, of, levels)).collect();
     let mut ways: Vec<[(&Cells<'_>, &str); 2]> =
         cells.iter().map(|of| BACKENDS.map(|backend| (of, backend))).collect();
-    ways.extend(BACKENDS.map(|backend| [(qemu, backend), (uml, backend)]));
+    if let [one, other] = &cells[..] {
+        ways.extend(BACKENDS.map(|backend| [(one, backend), (other, backend)]));
+    }
     let pair = |level: &str, measure: Measure, way: &[(&Cells<'_>, &str); 2]| Pair {
         level: level.to_owned(),
         measure,
@@ -157,19 +165,23 @@ pub fn compare(
     pairs
 }
 
-pub fn assert_alike(pairs: &[Pair]) {
+pub fn assert_all(pairs: &[Pair], agrees: impl Fn(&Pair) -> bool) {
     let table: Vec<String> = pairs.iter().map(Pair::line).collect();
     eprintln!("{}", table.join("\n"));
-    assert!(pairs.iter().all(Pair::agrees), "\n{}", table.join("\n"));
+    assert!(pairs.iter().all(agrees), "\n{}", table.join("\n"));
 }
 
 pub const ALL: [Measure; 5] = [SUM, SRTT_ONE, SRTT_TWO, LOST_ONE, LOST_TWO];
 
-const QUEUES: (&str, f64) = ("discipline", PACKET_US);
+fn assert_alike(levels: &[&str], measures: &[Measure]) {
+    let queues =
+        Comparison { plan: "judge.toml", factor: "discipline", seeds: 5, line_us: PACKET_US };
+    assert_all(&compare(&queues, &[QEMU, UML], levels, measures), Pair::agrees);
+}
 
 #[test]
 fn fifos_and_codels_are_the_kernels() {
-    assert_alike(&compare("judge.toml", QUEUES, &["bfifo", "codel", "fq_codel"], &ALL));
+    assert_alike(&["bfifo", "codel", "fq_codel"], &ALL);
 }
 
 /// The position of random losses within eight seconds decides how long the queue gets: the round trips of one kernel vary by 3 ms.
@@ -178,12 +190,12 @@ fn jitter_and_losses_are_the_kernels() {
     let scattered =
         |(scope, subject, metric, stat, _, own): Measure| (scope, subject, metric, stat, 0.12, own);
     let measures = [SUM, scattered(SRTT_ONE), scattered(SRTT_TWO), LOST_ONE, LOST_TWO];
-    assert_alike(&compare("judge.toml", QUEUES, &["netem"], &measures));
+    assert_alike(&["netem"], &measures);
 }
 
 #[test]
 fn early_droppers_and_markers_are_the_kernels() {
-    assert_alike(&compare("judge.toml", QUEUES, &["pie", "red", "dualpi2"], &ALL));
+    assert_alike(&["pie", "red", "dualpi2"], &ALL);
 }
 
 /// The threshold is so low that the queue runs empty. HTB saves tokens for a packet or two meanwhile, a line does not: less gets through,
@@ -197,5 +209,5 @@ fn a_marking_threshold_is_the_kernels_but_for_its_bucket() {
         LOST_ONE,
         LOST_TWO,
     ];
-    assert_alike(&compare("judge.toml", QUEUES, &["fq"], &measures));
+    assert_alike(&["fq"], &measures);
 }
