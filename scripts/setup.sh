@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the packages that ccbench needs besides a Rust toolchain, after printing each package with its purpose.
 #   --lab   also installs what the lab needs (docs/lab.md): QEMU, and the tools that build its kernel
-#   --test  also installs what the tests need: a browser, tcpdump, the Python packages of
+#   --test  also installs what the tests need: a browser, tcpdump, cpio, the Python packages of
 #           tests/notebooks/requirements.txt in a directory of their own, and axe-core if there is npm
 #   --faults also installs strace, which injects faults
 #   --machines also installs what the test of several machines needs: QEMU, and tools that make the machines' disk
@@ -30,7 +30,7 @@ if [ "${1:-}" = --machines ]; then
 fi
 [ "${1:-}" = --slurm ] && package+=([slurmctld]=slurmctld [slurmd]=slurmd [sbatch]=slurm-client [munged]=munge)
 [ "${1:-}" = --arm64 ] && package+=([qemu-aarch64]=qemu-user [aarch64-linux-gnu-gcc]=gcc-aarch64-linux-gnu)
-[ "${1:-}" = --test ] && package+=([chromium]=chromium [chromedriver]=chromium-driver [tcpdump]=tcpdump)
+[ "${1:-}" = --test ] && package+=([chromium]=chromium [chromedriver]=chromium-driver [tcpdump]=tcpdump [cpio]=cpio)
 # Why each package is needed.
 declare -A purpose=([iperf3]="generates the traffic" [iproute2]="ip, tc and ss: the tests compare results with them"
     [ethtool]="shows and sets offloads" [gcc]="links the Rust programs" [make]="builds the kernel modules"
@@ -40,7 +40,7 @@ declare -A purpose=([iperf3]="generates the traffic" [iproute2]="ip, tc and ss: 
     [xz-utils]="unpacks kernels and modules" [lz4]="builds the lab's kernel" [python3]="builds the lab's kernel, and a disk of tests"
     [patch]="patches the lab's kernel" [kmod]="prepares modules for the lab" [binutils]="strips the lab's kernel, and the agent of tests"
     [chromium]="renders reports in the tests" [chromium-driver]="drives the browser in the tests"
-    [tcpdump]="captures packets in the tests" [python3-venv]="runs the notebooks in the tests, builds the wheel"
+    [tcpdump]="captures packets in the tests" [cpio]="unpacks an archive in the tests" [python3-venv]="runs the notebooks in the tests, builds the wheel"
     [dpkg-dev]="finds what packages depend on" [patchelf]="puts libraries into the wheel" [git]="dates the packages"
     [slurmctld]="Slurm's controller, for tests" [slurmd]="Slurm's nodes, for tests" [slurm-client]="Slurm's commands, for tests"
     [munge]="authenticates Slurm's messages"
