@@ -204,6 +204,10 @@ impl<'a> TrialProgress<'a> {
         let sample = match &event.of {
             Some(wire::run_event::Of::FlowSample(sample)) => sample,
             Some(wire::run_event::Of::Probe(probe)) => {
+                // Its rows count bytes; they have no duration.
+                if probe.kind() == wire::ProbeKind::UdpStream {
+                    return;
+                }
                 let mean = self.probes.entry(probe.probe_id.clone()).or_default();
                 mean.add(probe.total_us.or(probe.rtt_us));
                 return;
@@ -493,13 +497,22 @@ mod tests {
                 );
             }
             if s == 1 {
-                let probe = wire::Probe {
+                let rtt = wire::Probe {
                     probe_id: "rtt".into(),
                     rtt_us: Some(21_000.0),
+                    kind: wire::ProbeKind::Ping.into(),
                     ..Default::default()
                 };
-                progress
-                    .record("src", &wire::RunEvent { of: Some(wire::run_event::Of::Probe(probe)) });
+                let stream = wire::Probe {
+                    probe_id: "stream".into(),
+                    bytes: Some(125_000),
+                    kind: wire::ProbeKind::UdpStream.into(),
+                    ..Default::default()
+                };
+                for probe in [rtt, stream] {
+                    let of = Some(wire::run_event::Of::Probe(probe));
+                    progress.record("src", &wire::RunEvent { of });
+                }
             }
             bytes += if s < 12 { 1_250_000 } else { 2_500_000 };
             printed.extend(progress.due(second(s)));
