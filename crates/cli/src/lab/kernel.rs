@@ -37,7 +37,7 @@ macro_rules! recipe_file {
 }
 
 /// Files that build or fetch kernels and modules. Their contents are part of the cache key.
-const RECIPE: [(&str, &str, RecipeTarget); 16] = [
+const RECIPE: [(&str, &str, RecipeTarget); 17] = [
     recipe_file!("apt.sh", RecipeTarget::AllKernels),
     recipe_file!("kernel.sh", RecipeTarget::OwnKernel),
     recipe_file!("kernel.config", RecipeTarget::OwnKernelFor(Engine::Qemu)),
@@ -59,6 +59,10 @@ const RECIPE: [(&str, &str, RecipeTarget); 16] = [
     ),
     recipe_file!(
         "uml/patches/0008-um-jit-placement.patch",
+        RecipeTarget::OwnKernelFor(Engine::Uml)
+    ),
+    recipe_file!(
+        "uml/patches/0009-um-hosts-without-xsave.patch",
         RecipeTarget::OwnKernelFor(Engine::Uml)
     ),
     recipe_file!("debian.sh", RecipeTarget::StockKernels),
