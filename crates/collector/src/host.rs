@@ -133,7 +133,7 @@ impl HostSampler {
             nic_tx_dropped: now.nics.tx.saturating_sub(before.nics.tx),
             tcp_retrans_segs: now.retrans_segs.saturating_sub(before.retrans_segs),
             agent_cpu_pct: share_of_one_cpu(own_ticks, self.ticks_per_s, gap_ns),
-            agent_rss_bytes: now.process.rss_pages.saturating_mul(self.page_bytes),
+            agent_rss_bytes: Some(now.process.rss_pages.saturating_mul(self.page_bytes)),
         })
     }
 
@@ -324,7 +324,7 @@ mod tests {
         assert_eq!((first.at_ns, first.gap_ns), (1_000_000_000, 0));
         let second = sampler.sample(1_100_000_000).unwrap();
         assert_eq!(second.gap_ns, 100_000_000);
-        assert!(second.agent_rss_bytes > 100_000);
+        assert!(second.agent_rss_bytes.is_some_and(|bytes| bytes > 100_000));
         let parts = second.cpu_user_pct
             + second.cpu_system_pct
             + second.cpu_softirq_pct

@@ -359,7 +359,7 @@ table! { HostSampleColumns, "host_samples", wire::HostSample, |row, _| row.at_ns
     nic_tx_dropped: Num<UInt64Type>,
     tcp_retrans_segs: Num<UInt64Type>,
     agent_cpu_pct: Num<Float64Type>,
-    agent_rss_bytes: Num<UInt64Type>,
+    agent_rss_bytes: Opt<UInt64Type>,
 } }
 
 /// A row of `events`, with the kind and the data as text.

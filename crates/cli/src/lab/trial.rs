@@ -210,8 +210,12 @@ impl<'a> GuestTrial<'a> {
             }
             (Of::Start(start), _) => self.start(start, progress)?,
             (Of::Row(row), Some(trial)) => {
-                let event = row.event.unwrap_or_default();
-                if let Some(wire::run_event::Of::HostSample(sample)) = &event.of {
+                let mut event = row.event.unwrap_or_default();
+                if let Some(wire::run_event::Of::HostSample(sample)) = &mut event.of {
+                    // Signal frames are as large as the registers of the host's CPU, so the resident pages depend on it.
+                    if !self.engine.has_cpu_time() {
+                        sample.agent_rss_bytes = None;
+                    }
                     trial.tick(sample.at_ns, progress);
                 }
                 trial.row(&row.node, event, progress)?;
