@@ -80,7 +80,9 @@ fn a_congestion_control_of_the_user_runs_with_its_parameters() {
     let watch = CpuWatch::start();
     let ran = bench.run(&["run", "plan.toml"]);
     let cpu = watch.report();
-    assert_eq!(instances(), before, "none stays");
+    // An instance of an earlier test may go meanwhile, with its last socket.
+    let new: Vec<String> = instances().into_iter().filter(|name| !before.contains(name)).collect();
+    assert_eq!(new, [""; 0], "none stays");
     let has_run = || assert_eq!(ran.status.code(), Some(0), "{}", text(&ran));
     cpu.check_run(&bench.all_results(), has_run);
     let results = bench.results();
