@@ -164,14 +164,18 @@ struct Order<'a> {
 /// # Errors
 /// The directory already holds an authority, which is never overwritten, or cannot be written.
 pub fn init(dir: &Path) -> Result<(), PkiError> {
+    // Check for any of these files, because the authority's key may be kept elsewhere.
+    let files = ["ca.key", "ca.pem", "controller.pem", "controller.key"];
+    let refuse_existing = || {
+        let exists = files.iter().any(|file| dir.join(file).exists());
+        if exists { Err(PkiError::Exists(dir.to_owned())) } else { Ok(()) }
+    };
+    // A refused directory stays as it is.
+    refuse_existing()?;
     std::fs::create_dir_all(dir).map_err(FileError::of("make", dir))?;
     // Two commands at the same time would mix the files of two authorities.
     let _lock = tokens::lock(dir)?;
-    // Check for any of these files, because the authority's key may be kept elsewhere.
-    let files = ["ca.key", "ca.pem", "controller.pem", "controller.key"];
-    if files.iter().any(|file| dir.join(file).exists()) {
-        return Err(PkiError::Exists(dir.to_owned()));
-    }
+    refuse_existing()?;
     // The directory may have other files, so the authority is made in a directory within it, which only its owner can read.
     let made = tempfile::Builder::new().prefix(".init-").tempdir_in(dir);
     let made = made.map_err(FileError::of("make a temporary directory in", dir))?;
