@@ -32,7 +32,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use ccbench_tests::run_files::tables;
-use ccbench_tests::{Bench, text};
+use ccbench_tests::{Bench, csv, text};
 
 /// Two nodes with netem between them, which no other kernel here has.
 fn plan(seed: u32) -> String {
@@ -88,6 +88,15 @@ fn run(seed: u32) -> Option<BTreeMap<String, Vec<u8>>> {
         "5",
     ]);
     ran(&done).then(|| tables(&bench))
+}
+
+/// Returns the rows of a table of the bench's run.
+fn exported(bench: &Bench, table: &str) -> Vec<BTreeMap<String, String>> {
+    let run = bench.results();
+    let words = ["export", "csv", &run.to_string_lossy(), "--table", table, "-o", "exported"];
+    let done = bench.run(&words);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    csv(&bench.path(&format!("exported/{table}.csv")))
 }
 
 /// Returns whether a run succeeded. Without a lab, reports the test as skipped and returns false.

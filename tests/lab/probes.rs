@@ -1,12 +1,10 @@
 //! Tests probes of every kind, and captures, in both engines. With uml, the packets of one seed are the same to the byte.
 
-use std::collections::BTreeMap;
-
 use ccbench_shaper::capture::pcapng;
 use ccbench_tests::run_files::{Contents, assert_equal, tables};
 use ccbench_tests::{Bench, csv, text};
 
-use crate::plan;
+use crate::{exported, plan};
 
 /// Those with a round trip or a duration.
 const PROBES: [&str; 4] = ["page", "connect", "rtt", "udp"];
@@ -65,14 +63,9 @@ fn run(engine: &[&str]) -> Contents {
         let measured = |value: &str| value.parse::<f64>().is_ok_and(|value| value > 0.0);
         assert!(values.clone().any(|row| measured(&row["value"])), "{probe}: {}", text(&done));
     }
-    let run = bench.results();
-    let rows =
-        bench.run(&["export", "csv", &run.to_string_lossy(), "--table", "probes", "-o", "probes"]);
-    assert_eq!(rows.status.code(), Some(0), "{}", text(&rows));
-    let of_stream = |row: &&BTreeMap<String, String>| row["probe_id"] == "stream";
-    let rows = csv(&bench.path("probes/probes.csv"));
-    let bytes: Vec<u64> =
-        rows.iter().filter(of_stream).map(|row| row["bytes"].parse().unwrap()).collect();
+    let rows = exported(&bench, "probes");
+    let of_stream = rows.iter().filter(|row| row["probe_id"] == "stream");
+    let bytes: Vec<u64> = of_stream.map(|row| row["bytes"].parse().unwrap()).collect();
     // One Mbit/s for three seconds, less two round trips.
     let sum: u64 = bytes.iter().sum();
     assert!((300_000..=375_000).contains(&sum), "{bytes:?}");

@@ -7,7 +7,7 @@ use std::process::Command;
 use ccbench_proto::plan::Queue;
 use ccbench_tests::{Bench, text};
 
-use crate::{Load, cores, plan, ran, tables};
+use crate::{Load, cores, exported, plan, ran, tables};
 
 /// Runs the plan. Returns `None` if the kernel is missing. With `other_host`, runs in a UTS namespace with another host name.
 fn run(seed: u32, other_host: bool) -> Option<BTreeMap<String, Vec<u8>>> {
@@ -20,6 +20,9 @@ fn run(seed: u32, other_host: bool) -> Option<BTreeMap<String, Vec<u8>>> {
     }
     let record = std::fs::read_to_string(bench.results().join("run.json")).unwrap();
     assert!(record.contains("lab: engine uml (sha256 "), "{record}");
+    // It depends on the host's CPU.
+    let samples = exported(&bench, "host_samples");
+    assert!(!samples.is_empty() && samples.iter().all(|row| row["agent_rss_bytes"].is_empty()));
     Some(tables(&bench))
 }
 
