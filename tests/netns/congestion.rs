@@ -72,17 +72,10 @@ fn a_congestion_control_of_the_user_runs_with_its_parameters() {
     let own = "[cc.mine]\nfile = \"aimd.bpf.o\"\n\n[matrix]\n\"cc.mine.params.decrease_pct\" = [10, 90]\n\n[flows.first]";
     let plan = plan("user-cc", "2s", 1).replace("cc = \"cubic\"", "cc = \"mine\"");
     bench.write("plan.toml", &plan.replace("[flows.first]", own));
-    let instances = || {
-        let all = available().into_iter();
-        all.filter(|name| name.starts_with("aimd.")).collect::<Vec<_>>()
-    };
-    let before = instances();
     let watch = CpuWatch::start();
     let ran = bench.run(&["run", "plan.toml"]);
     let cpu = watch.report();
-    // An instance of an earlier test may go meanwhile, with its last socket.
-    let new: Vec<String> = instances().into_iter().filter(|name| !before.contains(name)).collect();
-    assert_eq!(new, [""; 0], "none stays");
+    let registered = available();
     let has_run = || assert_eq!(ran.status.code(), Some(0), "{}", text(&ran));
     cpu.check_run(&bench.all_results(), has_run);
     let results = bench.results();
@@ -96,6 +89,9 @@ fn a_congestion_control_of_the_user_runs_with_its_parameters() {
         let loaded = &trial["congestion_controls"][0];
         assert_eq!((&loaded["name"], &loaded["algorithm"]), (&"mine".into(), &"aimd".into()));
         assert_eq!(loaded["sha256"], digest);
+        let kernel_name = loaded["kernel_name"].as_str().unwrap();
+        assert!(kernel_name.starts_with("aimd."), "{loaded}");
+        assert!(!registered.iter().any(|name| name == kernel_name), "{kernel_name} is left");
         let expected = if trial["point_id"] == 0 { "10" } else { "90" };
         assert_eq!(loaded["params"]["decrease_pct"], expected, "{trial}");
     }

@@ -127,7 +127,8 @@ async fn rejects_unknown_congestion_control_before_any_link() {
         let refused = client.prepare(prepare(&plan, node, 1)).await.unwrap_err();
         let message = refused.message();
         let has = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
-        for cc in has.unwrap().split_whitespace() {
+        // Other tests register and remove instances (`prague.6cenb`) meanwhile.
+        for cc in has.unwrap().split_whitespace().filter(|cc| !cc.contains('.')) {
             assert!(message.contains(cc), "{cc} is not in {message}");
         }
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
