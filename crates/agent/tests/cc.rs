@@ -179,6 +179,9 @@ async fn load_errors_are_reported_and_nothing_stays() {
 async fn builtin_parameters_are_set_and_restored() {
     let _alone = DEAD_AGENTS.write().await;
     let path = "/sys/module/tcp_cubic/parameters/beta";
+    // The parameter belongs to the machine, on which these tests may run twice at a time.
+    let file = std::fs::File::open(path).unwrap();
+    file.lock().unwrap();
     let before = std::fs::read_to_string(path).unwrap();
     let mut pair = Pair::start().await;
     let plan = LOOPBACK_PLAN.replace("cc = \"reno\"", "cc = \"softer\"").replace(
@@ -192,10 +195,10 @@ async fn builtin_parameters_are_set_and_restored() {
     assert_eq!(std::fs::read_to_string(path).unwrap().trim(), "800");
     pair.clients[0].reset(wire::ResetRequest::default()).await.unwrap();
     assert_eq!(std::fs::read_to_string(path).unwrap(), before);
-    // After a kill, the next start relies on the record.
+    // After a kill, the next start relies on the record. Any other agent that starts on this machine meanwhile does, too.
     pair.clients[0].prepare(prepare(&plan, "one", 6)).await.unwrap();
-    pair.one.kill();
     assert_eq!(std::fs::read_to_string(path).unwrap().trim(), "800");
+    pair.one.kill();
     pair.one.again(pair.namespace.enter());
     let mut client = pair.one.connect().await;
     client.describe(wire::DescribeRequest {}).await.unwrap();
