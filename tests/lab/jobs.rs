@@ -49,32 +49,43 @@ fn results_are_the_same_for_any_number_of_jobs_in_qemu() {
     same_for_any_number_of_jobs(&["--engine", "qemu", "--dilation", "5"]);
 }
 
-/// Starts a run with two trials at the same time. Returns once both have begun and have a kernel, with the processes of both guests.
+/// Starts a run with two trials at the same time. Returns once both have begun, with the processes of both guests. The guest of the trial
+/// that begins first is stopped until the other one begins too, because it could end before.
 fn started(bench: &Bench, plan: &str) -> (Child, Vec<(u32, u64)>) {
     let mut controller =
         bench.spawn(&[&arguments(&["run", plan], "2"), ["--engine", "uml"].as_slice()].concat());
-    let begun = || bench.all_results().first().map_or(0, |dir| begun_trials(dir));
     let id = controller.id();
-    let mut guests = Vec::new();
-    // A trial begins before its guest boots.
+    let mut kernels = Vec::new();
     let both = || {
-        guests = descendants(id);
-        let kernels = guests.iter().filter(|(pid, _)| is_kernel(*pid)).count();
-        begun() == 2 && kernels >= 2 || controller.try_wait().unwrap().is_some()
+        let seeds = bench.all_results().first().map_or_else(Vec::new, |dir| begun_trials(dir));
+        kernels = seeds.iter().filter_map(|seed| kernel(id, *seed)).collect::<Vec<_>>();
+        kernels.iter().for_each(|pid| kill_process(*pid, Signal::STOP).unwrap());
+        kernels.len() == 2 || controller.try_wait().unwrap().is_some()
     };
     wait_for("two trials", Duration::from_secs(120), both);
     assert!(controller.try_wait().unwrap().is_none(), "{}", bench.printed());
+    let guests = descendants(id);
+    kernels.iter().for_each(|pid| kill_process(*pid, Signal::CONT).unwrap());
     (controller, guests)
 }
 
-fn begun_trials(dir: &Path) -> usize {
+/// Returns the seeds of the trials that have begun.
+fn begun_trials(dir: &Path) -> Vec<u64> {
     let journal = std::fs::read_to_string(dir.join("journal.ndjson")).unwrap_or_default();
-    journal.lines().filter(|line| line.contains("\"trial_begin\"")).count()
+    let lines = journal.lines().filter(|line| line.contains("\"trial_begin\""));
+    let rows = lines.filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    rows.filter_map(|row| row["seed"].as_u64()).collect()
 }
 
-fn is_kernel(pid: u32) -> bool {
-    let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    line.contains("time-travel=inf-cpu")
+/// Returns the first process of the kernel that a controller has started for the trial with this seed.
+fn kernel(controller: u32, seed: u64) -> Option<Pid> {
+    let argument = format!("rng-seed={seed}");
+    let is_kernel = |pid: u32| {
+        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split('\0').any(|word| word == argument)
+    };
+    let pid = descendants(controller).into_iter().map(|(pid, _)| pid).find(|pid| is_kernel(*pid));
+    Pid::from_raw(i32::try_from(pid?).ok()?)
 }
 
 fn wait_for_the_end_of(guests: &[(u32, u64)]) {
