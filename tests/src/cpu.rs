@@ -124,6 +124,14 @@ impl CpuReport {
         self.skip_if(self.explains_runs(results), assertions)
     }
 
+    /// Runs assertions that need the CPU and have no results directory to ask. Failed assertions are excused if others used the CPU.
+    ///
+    /// # Panics
+    /// Panics if the assertions do, unless others used the CPU.
+    pub fn check_disturbed<T>(&self, assertions: impl FnOnce() -> T) -> Option<T> {
+        self.skip_if(self.is_disturbed(), assertions)
+    }
+
     /// Returns whether missing CPU time explains that experiments in these results directories failed: since each was last started or
     /// continued, they report timing reasons, and none of another kind, and others used the CPU.
     pub fn explains_runs(&self, results: &[PathBuf]) -> bool {

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ccbench_collector::SampleError;
 use ccbench_shaper::ShaperError;
@@ -227,8 +228,11 @@ pub enum ListenError {
         message: String,
     },
     /// The process took too long.
-    #[error("it did not listen within 2 s")]
-    Timeout,
+    #[error("it did not listen within {} s", limit.as_secs())]
+    Timeout {
+        /// The time limit.
+        limit: Duration,
+    },
 }
 
 fn occupied(listener: Option<&str>) -> String {

@@ -55,7 +55,7 @@ pub trait FlowSource: Send + Sync {
 
 /// A running end of a flow group. Dropping it kills the process.
 pub trait Traffic: Send {
-    /// Resolves when a listening end listens, within 2 s.
+    /// Resolves when a listening end listens, within 8 s.
     fn listening(&mut self) -> BoxFuture<'_, Result<(), ListenError>>;
     /// Returns the next step. Cancel-safe. Must not be called after [`Progress::Ended`].
     fn next(&mut self) -> BoxFuture<'_, Progress>;

@@ -1,6 +1,7 @@
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use super::*;
 use crate::flow::{BoxFuture, FlowEndpoint, FlowOutput, Progress, Stop, Traffic};
@@ -100,8 +101,9 @@ const REPORT: &str = r#"{"start":{},"intervals":[{"streams":[{"start":0,"end":0.
 
 impl Traffic for FakeTraffic {
     fn listening(&mut self) -> BoxFuture<'_, Result<(), crate::error::ListenError>> {
-        let deaf = self.script == Script::Deaf;
-        Box::pin(async move { if deaf { Err(crate::error::ListenError::Timeout) } else { Ok(()) } })
+        let late = crate::error::ListenError::Timeout { limit: Duration::from_secs(8) };
+        let result = if self.script == Script::Deaf { Err(late) } else { Ok(()) };
+        Box::pin(async move { result })
     }
     fn next(&mut self) -> BoxFuture<'_, Progress> {
         let mut over = self.over.subscribe();
@@ -378,7 +380,7 @@ async fn a_server_that_does_not_listen_fails_the_prepare() {
     let rig = Rig::new(Script::Deaf, FakeInterfaces::default());
     let error = rig.prepare().await.unwrap_err().to_string();
     assert!(
-        error.contains("iperf3 server on 10.0.0.1:5201: it did not listen within 2 s"),
+        error.contains("iperf3 server on 10.0.0.1:5201: it did not listen within 8 s"),
         "{error}"
     );
     assert_eq!(rig.calls(), ["start back server", "Kill back server"]);

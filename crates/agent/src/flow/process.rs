@@ -27,7 +27,8 @@ use crate::listening;
 /// report in memory. If the output is truncated, its complete intervals still count.
 pub const MAX_OUTPUT_BYTES: usize = 64 << 20;
 const MAX_ERRORS_BYTES: usize = 4 << 10;
-const LISTEN_TIMEOUT: Duration = Duration::from_secs(2);
+/// Nothing is measured yet, so a busy machine may take its time. A controller waits 15 s for the whole Prepare.
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(8);
 /// How long to wait for the pipes after a process's end: a stray descendant may hold one open.
 const PIPE_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -250,7 +251,7 @@ impl Traffic for Process {
                     return Ok(());
                 }
                 if clock::now_ns() > deadline {
-                    return Err(ListenError::Timeout);
+                    return Err(ListenError::Timeout { limit: LISTEN_TIMEOUT });
                 }
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
