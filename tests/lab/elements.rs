@@ -6,19 +6,18 @@ use crate::judge::{
     assert_all, compare,
 };
 
-/// Where few packets are lost, their number varies more from seed to seed than the tolerance. Two means then differ only if the difference
-/// is beyond the quantile 0.9995 of Student's t with 18 degrees of freedom.
-const STANDARD_ERRORS: f64 = 3.9;
-
 /// Time of an acknowledgement with a timestamp on the line of 150 kbit/s.
 const ACK_US: f64 = 66.0 * 8.0 / 0.15;
 
 fn alike(line_us: f64, levels: &[&str], measures: &[Measure]) {
-    let elements = Comparison { plan: "elements.toml", factor: "element", seeds: 10, line_us };
-    assert_all(&compare(&elements, &[UML], levels, measures), |pair| {
-        let of_losses = pair.measure.2 == LOST_ONE.2;
-        pair.agrees_within(if of_losses { STANDARD_ERRORS } else { 0.0 })
-    });
+    let elements = Comparison {
+        plan: "elements.toml",
+        factor: "element",
+        seeds: 10,
+        line_us,
+        standard_errors: 3.92,
+    };
+    assert_all(&compare(&elements, &[UML], levels, measures));
 }
 
 /// Returns the measure with this share of the kernel's mean as tolerance.
