@@ -9,7 +9,8 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+kmod=
+trap '[ -z "$kmod" ] || kill "$kmod" 2>/dev/null; rm -rf "$dir"' EXIT
 export CCBENCH_TEST_SKIPS=$dir/skips
 : >"$CCBENCH_TEST_SKIPS"
 # Connections to servers that tests start on this machine must not go through a proxy.
@@ -40,15 +41,20 @@ totals() {
 }
 
 : >"$dir/failed"
-if make --no-print-directory -C kmod check; then
+# Runs beside cargo, which compiles or runs unit tests meanwhile. Its output is printed at the end.
+make --no-print-directory -C kmod check >"$dir/kmod" 2>&1 &
+kmod=$!
+
+cargo test --no-fail-fast --color never "$@" 2>&1 | tee "$dir/log"
+status=${PIPESTATUS[0]}
+if wait "$kmod"; then
     passed=1
 else
     failed=1
     echo "make -C kmod check" >>"$dir/failed"
 fi
-
-cargo test --no-fail-fast --color never "$@" 2>&1 | tee "$dir/log"
-status=${PIPESTATUS[0]}
+kmod=
+cat "$dir/kmod"
 # The format of libtest: "test result: ok. 12 passed; 0 failed; 1 ignored; ...", "test NAME ... FAILED".
 read -r of_cargo_passed of_cargo_failed < <(awk '
     /^test result: / { passed += $4; failed += $6; open = "" }
