@@ -110,7 +110,10 @@ impl CpuReport {
                 skip(&format!("no CPU: {self}; {}", first.unwrap_or_default()));
                 None
             }
-            Err(panic) => resume_unwind(panic),
+            Err(panic) => {
+                eprintln!("not excused: {self}");
+                resume_unwind(panic)
+            }
         }
     }
 
@@ -121,7 +124,14 @@ impl CpuReport {
     /// # Panics
     /// Panics if the assertions do, unless CPU time was missing.
     pub fn check_run<T>(&self, results: &[PathBuf], assertions: impl FnOnce() -> T) -> Option<T> {
-        self.skip_if(self.explains_runs(results), assertions)
+        let journals = last_journals(results);
+        let excused = self.disturbed_run(&journals);
+        self.skip_if(excused, || {
+            catch_unwind(AssertUnwindSafe(assertions)).unwrap_or_else(|panic| {
+                eprintln!("reasons of its trials: {:?}", reason_codes(&journals));
+                resume_unwind(panic)
+            })
+        })
     }
 
     /// Runs assertions that need the CPU and have no results directory to ask. Failed assertions are excused if others used the CPU.
@@ -135,10 +145,7 @@ impl CpuReport {
     /// Returns whether missing CPU time explains that experiments in these results directories failed: since each was last started or
     /// continued, they report timing reasons, and none of another kind, and others used the CPU.
     pub fn explains_runs(&self, results: &[PathBuf]) -> bool {
-        let journal = |dir: &PathBuf| std::fs::read_to_string(dir.join("journal.ndjson"));
-        let journals = results.iter().map(journal).map(Result::unwrap_or_default);
-        let all: String = journals.map(|all| since_last_start(&all).to_owned()).collect();
-        self.disturbed_run(&all)
+        self.disturbed_run(&last_journals(results))
     }
 
     /// Returns whether others used more CPU time than an experiment tolerates.
@@ -192,21 +199,32 @@ impl CpuWatch {
     }
 }
 
+/// Returns what the journals of these results directories say since their runs were started or continued.
+fn last_journals(results: &[PathBuf]) -> String {
+    let journal = |dir: &PathBuf| std::fs::read_to_string(dir.join("journal.ndjson"));
+    let journals = results.iter().map(journal).map(Result::unwrap_or_default);
+    journals.map(|all| since_last_start(&all).to_owned()).collect()
+}
+
 /// Returns what a journal says since its run was started, or continued by `--resume`. It may begin within a line.
 fn since_last_start(journal: &str) -> &str {
     journal.rfind("\"event\":\"run_start\"").map_or(journal, |at| &journal[at..])
 }
 
-/// Returns whether journals have trials with timing reasons, and none with another reason.
-fn is_late_and_nothing_else(journals: &str) -> bool {
+/// Returns the codes of all reasons of trials in journals.
+fn reason_codes(journals: &str) -> BTreeSet<String> {
     let ended = |line: &str| {
         let entry: serde_json::Value = serde_json::from_str(line).ok()?;
         (entry["event"] == "trial_end").then_some(entry)
     };
     let code = |reason: serde_json::Value| reason["code"].as_str().unwrap_or_default().to_owned();
     let of = |entry: serde_json::Value| entry["reasons"].as_array().cloned().unwrap_or_default();
-    let reasons = journals.lines().filter_map(ended).flat_map(of).map(code);
-    let codes: BTreeSet<String> = reasons.collect();
+    journals.lines().filter_map(ended).flat_map(of).map(code).collect()
+}
+
+/// Returns whether journals have trials with timing reasons, and none with another reason.
+fn is_late_and_nothing_else(journals: &str) -> bool {
+    let codes = reason_codes(journals);
     !codes.is_empty() && codes.iter().all(|code| TIMING_REASONS.contains(&code.as_str()))
 }
 
