@@ -92,16 +92,22 @@ fn serve_split(bench: &Bench, port: &ReservedPort, tls: &[&str]) -> [Agent; 2] {
         .map(|(mut command, stderr)| Agent { process: command.spawn().unwrap(), stderr })
 }
 
+/// Returns an address of the loopback interface that no other process uses.
+fn own_address(network: u8) -> String {
+    let [.., high, low] = std::process::id().to_be_bytes();
+    format!("127.{network}.{high}.{low}")
+}
+
 fn loopback_plan([a, b]: &Ports) -> String {
     format!(
         r#"
 name = "agents"
 [nodes.a]
 agent = "{}"
-address = "127.0.0.2"
+address = "{}"
 [nodes.b]
 agent = "{}"
-address = "127.0.0.3"
+address = "{}"
 [flows.f]
 from = "a"
 to = "b"
@@ -112,7 +118,9 @@ length = "1s"
 flows = ["f"]
 "#,
         a.address(),
-        b.address()
+        own_address(1),
+        b.address(),
+        own_address(2)
     )
 }
 
@@ -193,11 +201,8 @@ fn a_trial_avoids_ports_that_are_in_use() {
     let ports = ports();
     let _agents = ports.each_ref().map(|port| serve(&bench, port, &[]));
     wait_for_agents(&ports);
-    // No other process uses this address.
-    let [.., high, low] = std::process::id().to_be_bytes();
-    let address = format!("127.1.{high}.{low}");
-    let plan = loopback_plan(&ports).replace("127.0.0.2", &address);
-    let plan = bench.write("plan.toml", &plan);
+    let plan = bench.write("plan.toml", &loopback_plan(&ports));
+    let address = own_address(1);
     let hold = |slot| TcpListener::bind((address.as_str(), client_port(slot, 0))).unwrap();
     let mut held: Vec<_> = (0..PORT_SLOTS).map(hold).collect();
     let output = bench.run(&["run", &plan.to_string_lossy()]);
