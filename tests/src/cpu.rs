@@ -124,22 +124,35 @@ impl CpuReport {
     /// # Panics
     /// Panics if the assertions do, unless CPU time was missing.
     pub fn check_run<T>(&self, results: &[PathBuf], assertions: impl FnOnce() -> T) -> Option<T> {
+        self.check_run_or(&[], results, assertions)
+    }
+
+    /// As [`check_run`](Self::check_run), for experiments with flows of a second, which may carry nothing without CPU time.
+    ///
+    /// # Panics
+    /// Panics if the assertions do, unless CPU time was missing.
+    pub fn check_short_run<T>(
+        &self,
+        results: &[PathBuf],
+        assertions: impl FnOnce() -> T,
+    ) -> Option<T> {
+        self.check_run_or(&["flow_dead", "flow_error"], results, assertions)
+    }
+
+    fn check_run_or<T>(
+        &self,
+        reasons: &[&str],
+        results: &[PathBuf],
+        assertions: impl FnOnce() -> T,
+    ) -> Option<T> {
         let journals = last_journals(results);
-        let excused = self.disturbed_run(&journals);
+        let excused = self.is_disturbed() && has_only_timing_reasons_or(reasons, &journals);
         self.skip_if(excused, || {
             catch_unwind(AssertUnwindSafe(assertions)).unwrap_or_else(|panic| {
                 eprintln!("reasons of its trials: {:?}", reason_codes(&journals));
                 resume_unwind(panic)
             })
         })
-    }
-
-    /// Runs assertions that need the CPU and have no results directory to ask. Failed assertions are excused if others used the CPU.
-    ///
-    /// # Panics
-    /// Panics if the assertions do, unless others used the CPU.
-    pub fn check_disturbed<T>(&self, assertions: impl FnOnce() -> T) -> Option<T> {
-        self.skip_if(self.is_disturbed(), assertions)
     }
 
     /// Returns whether missing CPU time explains that experiments in these results directories failed: since each was last started or
@@ -224,8 +237,14 @@ fn reason_codes(journals: &str) -> BTreeSet<String> {
 
 /// Returns whether journals have trials with timing reasons, and none with another reason.
 fn is_late_and_nothing_else(journals: &str) -> bool {
+    has_only_timing_reasons_or(&[], journals)
+}
+
+/// Returns whether journals have trials with timing reasons or these, and none with another reason.
+fn has_only_timing_reasons_or(reasons: &[&str], journals: &str) -> bool {
     let codes = reason_codes(journals);
-    !codes.is_empty() && codes.iter().all(|code| TIMING_REASONS.contains(&code.as_str()))
+    let of_timing = |code: &str| TIMING_REASONS.contains(&code) || reasons.contains(&code);
+    !codes.is_empty() && codes.iter().all(|code| of_timing(code))
 }
 
 /// Returns the sum and maximum of the delays of sleeps.
@@ -333,7 +352,9 @@ mod tests {
         };
         let late = trial(&["link_late", "link_rate_low"]);
         assert!(is_late_and_nothing_else(&late));
-        assert!(!is_late_and_nothing_else(&trial(&["link_late", "flow_dead"])));
+        let dead = trial(&["link_late", "flow_dead"]);
+        assert!(!is_late_and_nothing_else(&dead));
+        assert!(has_only_timing_reasons_or(&["flow_dead"], &dead), "of a short flow");
         assert!(!is_late_and_nothing_else(&trial(&[])), "the trial was not disturbed");
         assert!(
             missing(0, 0, 150).disturbed_run(&late),
