@@ -87,6 +87,11 @@ impl Damage {
         self.file.starts_with("a/state/")
     }
 
+    /// Returns whether both agents read the file.
+    fn is_of_authority(&self) -> bool {
+        self.file == "pki/ca.pem"
+    }
+
     /// Returns whether the damage must be noticed before a trial.
     fn is_of_undo(&self) -> bool {
         self.file.ends_with("undo.ndjson") && self.effect == "flip"
@@ -101,6 +106,8 @@ impl Lane {
         if damage.is_of_state() {
             self.interrupt_trial()?;
         }
+        // Node b reads whole files. Node a, which may be dead, must not undo anything yet.
+        self.nodes[1].ensure_started(&self.bench)?;
         self.nodes[0].stop()?;
         let path = self.bench.path(damage.file);
         let whole = replace(&path, |whole| damage.apply(whole));
@@ -127,6 +134,13 @@ impl Lane {
         self.nodes[0].stop()?;
         // Like an operator who has a copy.
         replace(&path, |_| whole.clone());
+        if !self.nodes[1].is_alive() {
+            return Err(self.nodes[1].failure(Failure::AgentEnded));
+        }
+        if damage.is_of_authority() {
+            // Node b may have read the damaged file, and may need a second to notice the whole one.
+            self.nodes[1].stop()?;
+        }
         self.start(&[])?;
         self.check_after()?;
         Ok(FaultResult { code, injected: true })

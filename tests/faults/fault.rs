@@ -160,6 +160,7 @@ pub fn faults(victim: Victim, counted: &str) -> Vec<Fault> {
     let mut by_thread: BTreeMap<(&str, &str), u32> = BTreeMap::new();
     // Call, its number in the thread, and whether it writes.
     let mut possible: BTreeSet<(&str, u32, bool)> = BTreeSet::new();
+    let mut loads_library: BTreeSet<(&str, u32)> = BTreeSet::new();
     for line in counted.lines() {
         // `1234 write(1</dev/null>, ...) = 5`; for an interrupted call, a second line says "resumed".
         let Some((thread, rest)) = line.split_once(' ') else { continue };
@@ -169,12 +170,15 @@ pub fn faults(victim: Victim, counted: &str) -> Vec<Fault> {
         // Pipes, sockets and eventfds are not on a disk.
         let descriptor = arguments.trim_start_matches(|c: char| c.is_ascii_digit());
         let is_on_disk = call != "write" || descriptor.starts_with("</");
-        // The program cannot be loaded without its libraries.
-        if is_on_disk && !arguments.contains(".so") {
+        if call == "openat" && (arguments.contains(".so.") || arguments.contains(".so\"")) {
+            loads_library.insert((call, *nth));
+        } else if is_on_disk {
             let writes = ["O_WRONLY", "O_RDWR", "O_CREAT"].iter().any(|f| arguments.contains(f));
             possible.insert((call, *nth, call != "openat" || writes));
         }
     }
+    // strace injects into the call with this number of every thread, and the program cannot be loaded without its libraries.
+    possible.retain(|&(call, nth, _)| !loads_library.contains(&(call, nth)));
     let mut faults = Vec::new();
     for (_, call, effects) in CALLS.iter().filter(|(of, ..)| *of == victim) {
         if !by_thread.keys().any(|(of, _)| of == call) {
@@ -225,4 +229,14 @@ fn calls_are_counted_by_thread() {
     assert_eq!(found.len(), 2 * 3, "the first and the second, with three effects: {found:?}");
     assert_eq!(sample(found.clone(), 4).len(), 4);
     assert_eq!(sample(found.clone(), 100), found);
+}
+
+#[test]
+fn no_fault_keeps_the_program_from_being_loaded() {
+    let counted = "7 openat(AT_FDCWD</>, \"/lib/libc.so.6\", O_RDONLY|O_CLOEXEC) = 3</lib/libc.so.6>\n\
+        8 openat(AT_FDCWD</>, \"/a\", O_WRONLY|O_CREAT, 0666) = 4</a>\n\
+        8 openat(AT_FDCWD</>, \"/b\", O_WRONLY|O_CREAT, 0666) = 4</b>\n";
+    let found = faults(Victim::Controller, counted);
+    assert_eq!(found.len(), 5, "{found:?}");
+    assert!(found.iter().all(|fault| fault.nth == 2), "{found:?}");
 }

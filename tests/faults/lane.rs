@@ -150,10 +150,11 @@ impl Lane {
 
     pub fn fault_agent(&mut self, fault: &Fault) -> Result<FaultResult, Failure> {
         let calls = self.bench.path("calls");
-        let status = self.run_with_agent(&fault.strace(&calls), &SHORT)?;
-        if status.is_some() && is_impossible(&read(&calls)) {
+        let ran = self.run_with_agent(&fault.strace(&calls), &SHORT);
+        if !matches!(ran, Ok(None)) && is_impossible(&read(&calls)) {
             return self.replace_nodes();
         }
+        let status = ran?;
         let code = self.check_agent(status, fault.kills())?;
         Ok(FaultResult { code, injected: fault.was_injected(&read(&calls)) })
     }
@@ -178,10 +179,12 @@ impl Lane {
     pub fn fault_controller(&mut self, fault: &Fault) -> Result<FaultResult, Failure> {
         self.ensure_started()?;
         let calls = self.bench.path("calls");
-        let status = self.run(&fault.strace(&calls), &RUN)?;
+        let ran = self.run(&fault.strace(&calls), &RUN);
+        // Such a fault may also make it hang.
         if is_impossible(&read(&calls)) {
             return self.replace_nodes();
         }
+        let status = ran?;
         self.check_controller(status, fault.kills())?;
         Ok(FaultResult { code: status.code(), injected: fault.was_injected(&read(&calls)) })
     }

@@ -52,6 +52,7 @@ impl Node {
         command.arg("--tls-key").arg(bench.path(&format!("pki/{}.key", self.control)));
         // By this variable, `Bench::processes` finds its processes.
         command.env("CCBENCH_STATE", bench.path("state"));
+        command.env_remove("LD_LIBRARY_PATH");
         command.stdout(Stdio::null()).stderr(File::create(self.log()).unwrap());
         self.agent = Some(command.spawn().unwrap());
         // The fault may also affect its log.
@@ -194,6 +195,8 @@ pub fn controller_into(
     let mut command = node.namespace.enter();
     command.args(wrapper).arg(binary("ccbench")).args(arguments).current_dir(bench.path(""));
     command.env("CCBENCH_STATE", bench.path("state"));
+    // Cargo's directories: each adds calls of openat() before the libraries are found, into which no fault is injected.
+    command.env_remove("LD_LIBRARY_PATH");
     let file = |name: &str| Stdio::from(File::create(bench.path(name)).unwrap());
     command.stdout(file(out)).stderr(file(err));
     command
