@@ -7,8 +7,8 @@
 #                                               filter of reverse paths, no offloads (unless --offloads), routes
 #   install-agent.sh join [--front] CONTROLLER ADDRESS
 #                                               get a certificate from `ccbench pki serve` at CONTROLLER (HOST:PORT), with the token
-#                                               on standard input, and start the agent at ADDRESS (HOST:PORT) of the control network;
-#                                               with --front in two processes
+#                                               on standard input, unless the node has one, and start the agent at ADDRESS (HOST:PORT)
+#                                               of the control network; with --front in two processes
 #   install-agent.sh serve DEVICE PORT          in a container without systemd: run the agent in the foreground, at the device's
 #                                               address, as soon as the node has a certificate
 set -eu
@@ -103,8 +103,15 @@ join() {
         shift
     fi
     CCBENCH_JOIN_TOKEN=$(cat)
-    export CCBENCH_JOIN_TOKEN
-    ccbench-agent join --controller "$1" --dir "$etc"
+    if [ -e "$etc/node.pem" ]; then
+        echo "install-agent: this node keeps its certificate, $etc/node.pem" >&2
+    elif [ -z "$CCBENCH_JOIN_TOKEN" ]; then
+        die "there is no token on standard input, and $etc/node.pem does not exist. If the authority has already issued a certificate to \
+this node, revoke it there (\`ccbench pki revoke pki pki/NAME.pem\`) and remove pki/NAME.pem; then make a token"
+    else
+        export CCBENCH_JOIN_TOKEN
+        ccbench-agent join --controller "$1" --dir "$etc"
+    fi
     [ -d /run/systemd/system ] || return 0
     # Keep other lines of the file, such as CCBENCH_ARGUMENTS: they are the administrator's.
     { grep -v '^CCBENCH_LISTEN=' "$etc/agent.conf" 2>/dev/null || true; } >"$etc/agent.conf.new"

@@ -179,14 +179,19 @@ fn program(bench: &Bench, name: &str, commands: &str) {
     bench.program(&format!("bin/{name}"), &format!("#!/bin/sh\n{commands}\n"));
 }
 
+/// Writes an `install-agent.sh` whose directory is `etc`, in shell quotation marks, instead of `/etc/ccbench`.
+fn install_agent(bench: &Bench, etc: &str) -> PathBuf {
+    let script = std::fs::read_to_string(source_root().join("scripts/install-agent.sh")).unwrap();
+    assert!(script.contains("\netc=/etc/ccbench\n"), "where the script writes");
+    let script = script.replace("\netc=/etc/ccbench\n", &format!("\netc=\"{etc}\"\n"));
+    bench.write("install-agent.sh", &script)
+}
+
 #[test]
 fn a_package_at_a_url_with_a_query_is_installed_by_its_ending() {
     let bench = Bench::new();
     let etc = bench.path("etc").display().to_string();
-    let script = std::fs::read_to_string(source_root().join("scripts/install-agent.sh")).unwrap();
-    assert!(script.contains("\netc=/etc/ccbench\n"), "where the script writes");
-    let script = script.replace("\netc=/etc/ccbench\n", &format!("\netc='{etc}'\n"));
-    let script = bench.write("install-agent.sh", &script);
+    let script = install_agent(&bench, &etc);
     for name in ["iperf3", "ip", "ethtool", "systemctl", "ccbench-agent"] {
         program(&bench, name, "");
     }
@@ -217,17 +222,22 @@ fn a_package_at_a_url_with_a_query_is_installed_by_its_ending() {
     }
 }
 
-/// Creates a `docker` that runs what join.sh passes to it on this machine: `docker exec -i CONTAINER install-agent.sh join SERVICE AGENT`.
+/// Creates a `docker` that runs install-agent.sh on this machine, as join.sh tells it to: `docker exec -i CONTAINER install-agent.sh join SERVICE
+/// AGENT`. Each container has its own directory below `nodes`. It cannot reach containers that have a file in `unreachable`.
 fn docker(bench: &Bench) -> PathBuf {
-    let (agent, dir) = (binary("ccbench-agent"), bench.path("nodes"));
+    let dir = bench.path("nodes");
+    std::fs::create_dir(&dir).unwrap();
+    let script = install_agent(bench, &format!("{}/$CONTAINER", dir.display()));
+    program(bench, "systemctl", "");
     program(
         bench,
         "docker",
         &format!(
-            "set -eu\n[ \"$4 $5\" = \"install-agent.sh join\" ]\nCCBENCH_JOIN_TOKEN=$(cat)\nexport CCBENCH_JOIN_TOKEN\n\
-             mkdir -p '{dir}'\necho \"$3 $7\" >>'{dir}/agents'\nexec '{agent}' join --controller \"$6\" --dir \"{dir}/$3\"",
-            dir = dir.display(),
-            agent = agent.display(),
+            "set -eu\n[ \"$4 $5\" = \"install-agent.sh join\" ]\n[ ! -e \"{}/$3\" ]\n\
+             echo \"$3 $7\" >>'{}/agents'\nCONTAINER=$3 exec sh '{}' join \"$6\" \"$7\"",
+            bench.path("unreachable").display(),
+            dir.display(),
+            script.display(),
         ),
     );
     bench.path("bin")
@@ -246,13 +256,27 @@ fn the_script_gives_every_node_a_certificate() {
     let path = std::env::var("PATH").unwrap();
     let path = format!("{}:{programs}:{path}", docker(&bench).display());
     let service = ReservedPort::new(Ipv4Addr::new(127, 0, 77, 100));
-    let mut script = Command::new("sh");
-    script.arg("quickstart-containerlab/join.sh").args(["pki", &service.address().to_string()]);
-    let done = script.env("PATH", path).current_dir(bench.path(".")).output().unwrap();
-    succeeds(&done);
-    assert!(out(&done).contains("every agent is started"), "{}", text(&done));
-    let agents = std::fs::read_to_string(bench.path("nodes/agents")).unwrap();
-    assert_eq!(agents.lines().count(), 4, "{agents}");
+    let run = || {
+        let mut script = Command::new("sh");
+        script.arg("quickstart-containerlab/join.sh").args(["pki", &service.address().to_string()]);
+        script.env("PATH", &path).current_dir(bench.path(".")).output().unwrap()
+    };
+    let agents = || std::fs::read_to_string(bench.path("nodes/agents")).unwrap();
+    let unreachable = bench.path("unreachable/clab-quickstart-router");
+    std::fs::create_dir_all(&unreachable).unwrap();
+    let failed = run();
+    assert!(!failed.status.success(), "{}", text(&failed));
+    assert_eq!(agents().lines().count(), 2, "{}", agents());
+
+    // Repeated, it goes on with the node that it could not reach; once more, it starts the agents again.
+    std::fs::remove_dir(&unreachable).unwrap();
+    for joined in [6, 10] {
+        let done = run();
+        succeeds(&done);
+        assert!(out(&done).contains("every agent is started"), "{}", text(&done));
+        assert_eq!(agents().lines().count(), joined, "{}", agents());
+    }
+    let agents = agents();
     for (index, name) in NODES.iter().enumerate() {
         let address = format!("127.0.77.{}", index + 1);
         assert!(agents.contains(&format!("clab-quickstart-{name} {address}:7700\n")), "{agents}");
@@ -262,6 +286,10 @@ fn the_script_gives_every_node_a_certificate() {
             std::fs::read(bench.path(&format!("pki/{address}.pem"))).unwrap()
         );
     }
+    // A node that has lost its certificate needs a token, which the authority gives it after a revocation.
+    std::fs::remove_dir_all(bench.path("nodes/clab-quickstart-src")).unwrap();
+    let lost = run();
+    assert!(err(&lost).contains("there is no token on standard input"), "{}", text(&lost));
     let usage = Command::new("sh").arg(bench.path("quickstart-containerlab/join.sh")).output();
     assert_eq!(usage.unwrap().status.code(), Some(2));
 }

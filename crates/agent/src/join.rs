@@ -60,7 +60,10 @@ pub struct Args {
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// The node already has a key or a certificate.
-    #[error("{} already exists; remove it to give the node another certificate, or choose another --dir", .0.display())]
+    #[error(
+        "{} already exists; to give the node another certificate, remove node.key, node.pem, ca.pem and crl.pem there, or choose another \
+         --dir", .0.display()
+    )]
     Exists(PathBuf),
     /// A file operation failed.
     #[error("{op} {}: {source}", path.display())]

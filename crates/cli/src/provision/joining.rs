@@ -23,29 +23,34 @@ set -eu
 pki=$1 service=$2
 [ -e \"$pki/ca.pem\" ] || ccbench pki init \"$pki\" >/dev/null
 
+# A node that has a certificate keeps it and needs no token, so the script may be repeated.
+token() {
+    [ -e \"$pki/$1.pem\" ] || ccbench pki token \"$pki\" \"$1\"
+}
 ";
 
 const SERVE: &str = "
-log=$(mktemp)
-ccbench pki serve \"$pki\" --listen \"$service\" >\"$log\" &
-authority=$!
-trap 'kill \"$authority\" 2>/dev/null || :; rm -f \"$log\"' EXIT
-until grep -q '^listening' \"$log\"; do
-    kill -0 \"$authority\"
-    sleep 0.1
-done
+    log=$(mktemp)
+    ccbench pki serve \"$pki\" --listen \"$service\" >\"$log\" &
+    authority=$!
+    trap 'kill \"$authority\" 2>/dev/null || :; rm -f \"$log\"' EXIT
+    until grep -q '^listening' \"$log\"; do
+        kill -0 \"$authority\"
+        sleep 0.1
+    done
+fi
 
 ";
 
 const END: &str = "
-# Every token of this script is used; the service, which would also wait for others, is not needed any more.
+# No token of this script is unused; the service, which would also wait for others, is not needed any more.
 echo \"every agent is started; run the plan with --pki $pki\"
 ";
 
 /// Returns `join.sh` for these nodes, or `None` if the tool that wrote the manifest does its work. Names need no shell quoting
 /// ([`ccbench_proto::manifest`]).
 pub fn script<'n>(nodes: impl IntoIterator<Item = &'n ReservedNode>) -> Option<String> {
-    let mut tokens = String::new();
+    let (mut tokens, mut all_tokens) = (String::new(), String::new());
     let mut joins = String::new();
     for (index, node) in nodes.into_iter().enumerate() {
         let (number, control) = (index + 1, node.control);
@@ -62,9 +67,11 @@ pub fn script<'n>(nodes: impl IntoIterator<Item = &'n ReservedNode>) -> Option<S
             Access::Notebook => return None,
         };
         // Certificates must name these addresses, because the plan reaches agents at them.
-        let _ = writeln!(tokens, "token_{number}=$(ccbench pki token \"$pki\" {control})");
+        let _ = writeln!(tokens, "token_{number}=$(token {control})");
+        let _ = write!(all_tokens, "$token_{number}");
         let _ =
             writeln!(joins, "echo {}\nprintf '%s\\n' \"$token_{number}\" | {command}", node.name);
     }
-    Some([BEGIN, &tokens, SERVE, &joins, END].concat())
+    let if_any = format!("\nif [ -n \"{all_tokens}\" ]; then");
+    Some([BEGIN, &tokens, &if_any, SERVE, &joins, END].concat())
 }
