@@ -133,13 +133,16 @@ pub fn counts_marks(cc: &Cc) -> bool {
         return false;
     }
     match scheme(&cc.algorithm).filter(|_| !is_kernel_algorithm(cc)) {
-        Some((_, core)) => core.wants_ecn || core.may_want_ecn && enables_ecn(cc, core),
+        Some((scheme, core)) => {
+            core.wants_ecn || core.may_want_ecn && enables_ecn(cc, scheme, core)
+        }
         None => matches!(cc.algorithm.as_str(), "dctcp" | "prague"),
     }
 }
 
-fn enables_ecn(cc: &Cc, core: &Core) -> bool {
-    let written = cc.params.get("ecn_enable").and_then(|v| core.value("ecn_enable", v).ok());
+fn enables_ecn(cc: &Cc, scheme: &Scheme, core: &Core) -> bool {
+    let name = "ecn_enable";
+    let written = cc.params.get(name).and_then(|v| core.value(scheme, name, v).ok());
     written.is_some_and(|value| value != 0)
 }
 
@@ -181,7 +184,7 @@ pub fn resolve(cc: &Cc) -> Result<Instance, Vec<InstanceProblem>> {
     };
     let mut wrong = Vec::new();
     for (name, value) in &cc.params {
-        if let Err(reason) = core.value(name, value) {
+        if let Err(reason) = core.value(scheme, name, value) {
             let reason = reason.to_string();
             wrong.push(InstanceProblem { key: vec!["params".into(), name.clone()], reason });
         }
@@ -193,11 +196,9 @@ pub fn resolve(cc: &Cc) -> Result<Instance, Vec<InstanceProblem>> {
         .params
         .iter()
         .map(|param| {
-            let written = cc.params.get(&param.name).and_then(|v| core.value(&param.name, v).ok());
-            let value = written
-                .or_else(|| scheme.params.get(&param.name).copied())
-                .unwrap_or(param.default);
-            (param.name.clone(), value)
+            let name = &param.name;
+            let written = cc.params.get(name).and_then(|v| core.value(scheme, name, v).ok());
+            (name.clone(), written.unwrap_or_else(|| param.default_of(scheme)))
         })
         .collect();
     let wrong: Vec<InstanceProblem> =
@@ -293,8 +294,13 @@ impl Core {
     /// The parameter's value, if it has that parameter and the value is within its range.
     ///
     /// # Errors
-    /// What is wrong, with the range and its unit. Nothing is clamped.
-    pub fn value(&self, name: &str, value: &SysctlValue) -> Result<u32, ParamError> {
+    /// What is wrong, with the range, its unit and the scheme's default. Nothing is clamped.
+    pub fn value(
+        &self,
+        scheme: &Scheme,
+        name: &str,
+        value: &SysctlValue,
+    ) -> Result<u32, ParamError> {
         let Some(param) = self.params.iter().find(|param| param.name == name) else {
             let known: Vec<&str> = self.params.iter().map(|p| p.name.as_str()).collect();
             let hint = suggest::hint(name, &known, "its parameters");
@@ -304,22 +310,29 @@ impl Core {
                 hint,
             });
         };
+        let range = || param.range(scheme);
         let number = match value {
             SysctlValue::Number(number) => *number,
             SysctlValue::Text(text) => text
                 .trim()
                 .parse()
-                .map_err(|_| ParamError::NotANumber { text: text.clone(), range: param.range() })?,
+                .map_err(|_| ParamError::NotANumber { text: text.clone(), range: range() })?,
         };
         let fits = u32::try_from(number).ok().filter(|n| (param.min..=param.max).contains(n));
-        fits.ok_or_else(|| ParamError::OutOfRange { number: number.into(), range: param.range() })
+        fits.ok_or_else(|| ParamError::OutOfRange { number: number.into(), range: range() })
     }
 }
 
 impl Param {
+    /// The value that the scheme has if the plan does not write it.
+    fn default_of(&self, scheme: &Scheme) -> u32 {
+        scheme.params.get(&self.name).copied().unwrap_or(self.default)
+    }
+
     /// "from 100 to 1000000 (us), 2000 by default: initial threshold".
-    pub fn range(&self) -> String {
-        let Self { min, max, unit, default, doc, .. } = self;
+    pub fn range(&self, scheme: &Scheme) -> String {
+        let Self { min, max, unit, doc, .. } = self;
+        let default = self.default_of(scheme);
         format!("from {min} to {max} ({unit}), {default} by default: {doc}")
     }
 }
@@ -437,6 +450,19 @@ mod tests {
         assert!(why(&cc("ta", &[("betao", -1)])).contains("-1 is out of range"));
         assert!(why(&cc("ta", &[("betao", 1 << 33)])).contains("out of range"));
         assert!(why(&cc("ta", &[("comback", 1)])).contains("did you mean `comeback`?"));
+    }
+
+    #[test]
+    fn the_default_of_a_refused_parameter_is_the_schemes() {
+        for (scheme, name, default) in [
+            ("cx", "del_max", "150000 by default"),
+            ("cx15", "del_max", "15000 by default"),
+            ("ta", "comeback", "0 by default"),
+            ("ta_per", "P1", "200 by default"),
+        ] {
+            let out = why(&cc(scheme, &[(name, -1)]));
+            assert!(out.contains(&format!(", {default}: ")), "{scheme}: {out}");
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ use ccbench_agent::{
 use ccbench_io::console;
 use ccbench_proto::printable;
 use clap::{CommandFactory as _, Parser as _};
+use rustix::fs::Mode;
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
@@ -131,6 +132,11 @@ struct ManError {
 }
 
 fn run(command: &Command) -> Result<u8, MainError> {
+    use Command::{Front, Loader, Serve, Worker};
+    if matches!(command, Serve(_) | Front(_) | Worker(_) | Loader(_)) {
+        // As in the systemd units: no other user reads journals and audit logs.
+        rustix::process::umask(Mode::from_raw_mode(0o077));
+    }
     match command {
         Command::Serve(args) => Ok(run_serve(args).map(|()| 0)?),
         Command::Front(args) => {

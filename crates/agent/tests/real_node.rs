@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -103,7 +104,10 @@ async fn the_next_start_undoes_a_killed_agent() {
     let after = read_state(&namespace, &DEVS);
     assert_eq!(difference(&before, &after), "");
     assert_eq!(before, after);
-    assert_eq!(std::fs::read(agent.state_dir().join("undo.ndjson")).unwrap(), b"");
+    let journal = agent.state_dir().join("undo.ndjson");
+    assert_eq!(std::fs::read(&journal).unwrap(), b"");
+    let mode = std::fs::metadata(&journal).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "other users cannot read it");
 }
 
 /// Like [`dead_agent`], in a namespace that the agent has entered itself.

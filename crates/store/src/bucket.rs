@@ -282,6 +282,8 @@ mod tests {
             let source = Error::Unauthenticated { path: "x".to_owned(), source: "no".into() };
             let error = ObjectError::Request { op: "read", url, source }.to_string();
             assert!(error.contains(variable), "{error}");
+            // A store that is written to begins with a create and a delete.
+            assert!(error.contains("may read, write, list and delete objects"), "{error}");
         }
     }
 

@@ -100,11 +100,12 @@ fn hint(url: &str, error: &object_store::Error) -> &'static str {
     if !is_denied(error) {
         ""
     } else if url.starts_with("az://") {
-        "; set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY to those of an account that may read, write and list the container"
+        "; set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY to those of an account that may read, write, list \
+         and delete objects of the container"
     } else if url.starts_with("gs://") {
-        "; set GOOGLE_SERVICE_ACCOUNT to the key file of an account that may read, write and list the bucket"
+        "; set GOOGLE_SERVICE_ACCOUNT to the key file of an account that may read, write, list and delete objects of the bucket"
     } else {
-        "; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to those of an account that may read, write and list the bucket"
+        "; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to those of an account that may read, write, list and delete objects of the bucket"
     }
 }
 

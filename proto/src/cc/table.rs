@@ -97,6 +97,6 @@ pub struct Scheme {
     pub name: String,
     /// The core.
     pub core: String,
-    /// Parameters that differ from the core's defaults.
+    /// Preset parameters.
     pub params: BTreeMap<String, u32>,
 }

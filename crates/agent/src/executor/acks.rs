@@ -82,7 +82,7 @@ impl AckRemainder {
 }
 
 impl AckThread {
-    /// Starts the thread, which sends rows to `out`. Rows above its capacity are [refused](AckSource::refused).
+    /// Starts the thread, which sends rows to `out`. Rows above its capacity are [refused](AckSource::count_refused).
     ///
     /// # Errors
     /// No thread or descriptor is available; the source is then dropped.

@@ -27,7 +27,8 @@ use crate::listening;
 /// report in memory. If the output is truncated, its complete intervals still count.
 pub const MAX_OUTPUT_BYTES: usize = 64 << 20;
 const MAX_ERRORS_BYTES: usize = 4 << 10;
-/// Nothing is measured yet, so a busy machine may take its time. A controller waits 15 s for the whole Prepare.
+/// From the start of a server. Servers start together, so they end the wait together, before the controller stops waiting for
+/// Prepare (15 s). Nothing is measured yet, so a busy machine may take its time.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(8);
 /// How long to wait for the pipes after a process's end: a stray descendant may hold one open.
 const PIPE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -45,7 +46,7 @@ impl Generators {
         Self { group, ..Self::default() }
     }
 
-    /// Returns the installed version of iperf3, queried once and within 2 s.
+    /// Returns the installed version of iperf3, queried once and within 8 s.
     ///
     /// # Errors
     /// iperf3 is not installed, or prints no version.
@@ -140,6 +141,7 @@ impl FlowSource for Generators {
             by_line,
             line: Vec::new(),
             listens_on: (end == FlowEndpoint::Server).then_some(task.server_port),
+            started_ns: clock::now_ns(),
         }))
     }
 }
@@ -155,6 +157,8 @@ struct Process {
     line: Vec<u8>,
     /// The port of a server.
     listens_on: Option<u16>,
+    /// Of the agent's clock.
+    started_ns: u64,
 }
 
 enum Read {
@@ -242,7 +246,7 @@ impl Traffic for Process {
     fn listening(&mut self) -> BoxFuture<'_, Result<(), ListenError>> {
         Box::pin(async {
             let Some(port) = self.listens_on else { return Ok(()) };
-            let deadline = clock::now_ns() + LISTEN_TIMEOUT.as_nanos() as u64;
+            let deadline_ns = self.started_ns + LISTEN_TIMEOUT.as_nanos() as u64;
             loop {
                 if let Ok(Some(_)) = self.child.try_wait() {
                     return Err(self.listen_error().await);
@@ -250,7 +254,7 @@ impl Traffic for Process {
                 if self.child.id().is_some_and(|pid| listening::listens(pid, port)) {
                     return Ok(());
                 }
-                if clock::now_ns() > deadline {
+                if clock::now_ns() > deadline_ns {
                     return Err(ListenError::Timeout { limit: LISTEN_TIMEOUT });
                 }
                 tokio::time::sleep(Duration::from_millis(2)).await;

@@ -28,6 +28,8 @@ const STATE_VARIABLE: &str = "mode";
 const STATS: usize = 32;
 /// Limit of sockets whose last row is remembered.
 const MAX_SOCKETS: usize = 4096;
+/// A socket without a record for this long has no share of the rows. It has closed, or its rounds are as long as this.
+const SILENT_NS: u64 = 1_000_000_000;
 
 /// One record as the adapters write it (`kmod/bpf/README.md`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,9 +138,10 @@ pub(super) fn loss(
     Some(event(Kind::CcStateError(NoData {}), subject, message))
 }
 
-/// The time of a socket's last row, and the state in its last record.
+/// The times of a socket's last row and last record, and the state in that record.
 struct Last {
     row_ns: u64,
+    record_ns: u64,
     state: Option<u32>,
 }
 
@@ -182,6 +185,7 @@ impl Reader {
 
     /// Reads new rows of sockets of these flows. Returns whether a source may have more.
     pub fn drain(&mut self, ports: &PortMap, into: &mut Vec<wire::CcState>) -> bool {
+        self.forget_silent();
         let mut sources = std::mem::take(&mut self.sources);
         let mut has_more = false;
         for (core, source) in &mut sources {
@@ -193,6 +197,12 @@ impl Reader {
         }
         self.sources = sources;
         has_more
+    }
+
+    /// Forgets silent sockets, so that the others have their share of the rows.
+    fn forget_silent(&mut self) {
+        let newest_ns = self.last.values().map(|last| last.record_ns).max().unwrap_or(0);
+        self.last.retain(|_, last| last.record_ns.saturating_add(SILENT_NS) > newest_ns);
     }
 
     fn put(
@@ -247,6 +257,7 @@ fn is_due(last: &mut BTreeMap<(u16, u16), Last>, core: &Core, record: &Record) -
     let state = nth.and_then(|nth| record.stats.get(nth).copied());
     match last.get_mut(&socket) {
         Some(last) => {
+            last.record_ns = record.at_ns;
             let began = std::mem::replace(&mut last.state, state) != state;
             let is_due = began || record.at_ns >= last.row_ns.saturating_add(gap_ns);
             if is_due {
@@ -256,7 +267,8 @@ fn is_due(last: &mut BTreeMap<(u16, u16), Last>, core: &Core, record: &Record) -
         }
         None => {
             if last.len() < MAX_SOCKETS {
-                last.insert(socket, Last { row_ns: record.at_ns, state });
+                let at_ns = record.at_ns;
+                last.insert(socket, Last { row_ns: at_ns, record_ns: at_ns, state });
             }
             true
         }
@@ -391,6 +403,27 @@ mod tests {
         assert!(many.len() as u64 > 2 * ROWS_PER_S && thinned > 0, "{}", many.len());
         let of = |id: &str| many.iter().filter(|row| row.flow_id == id).count();
         assert!(of("a/0").abs_diff(of("a/19")) <= 2 * stats, "{} {}", of("a/0"), of("a/19"));
+    }
+
+    #[test]
+    fn sockets_that_have_closed_have_no_share() {
+        let stats = core().stats.len();
+        let one = Record::read(&bytes(0, 10_000), stats).unwrap();
+        let (mut reader, ports) = reader(Vec::new());
+        let mut rows = Vec::new();
+        for sport in 10_000..10_020 {
+            reader.put(core(), &Record { sport, ..one.clone() }, &ports, &mut rows);
+        }
+        for i in 0..400 {
+            // As the sampler, ten times per second.
+            if i % 10 == 0 {
+                reader.drain(&ports, &mut rows);
+            }
+            let record = Record { at_ns: i * 10_000_000, ..one.clone() };
+            reader.put(core(), &record, &ports, &mut rows);
+        }
+        let late = rows.iter().filter(|row| row.at_ns >= 2_000_000_000).count();
+        assert_eq!(late, 200 * stats);
     }
 
     #[test]

@@ -68,7 +68,7 @@ struct AnyLine {
     boot_id: String,
 }
 
-/// A line with an unknown step, which cannot be undone.
+/// A damaged line, or one with an unknown step: it cannot be undone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct UnreadableLine {
     bytes: Vec<u8>,

@@ -1,7 +1,7 @@
 use super::*;
 
-const SCHEMES: &str =
-    "cubic reno bbr vegas ta ta_grad ta_per cx cx_rttvar cx_shadow dctcp prague bbr2 bbr3";
+const SCHEMES: &str = "cubic reno bbr vegas ta ta_grad ta_per cx cx_rttvar cx_shadow cx15 \
+    cx15_rttvar cx15_shadow dctcp prague bbr2 bbr3";
 
 fn connection(algorithm: &str, params: &[(&str, u32)]) -> Result<CongestionControl, CoreError> {
     let params = params.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
