@@ -11,6 +11,7 @@ mod bridge;
 mod control;
 mod egress;
 mod error;
+mod no_effect;
 mod output;
 mod report;
 mod rtnl;

@@ -55,8 +55,11 @@ pub(super) fn detect(name: &str, text: &str) -> Result<Format, TraceError> {
 }
 
 /// Units of a header's columns in which no format has its rates or times.
-const OTHER_UNITS: [&str; 12] =
-    ["bps", "bit", "bits", "kbps", "kbit", "kbits", "gbps", "gbit", "gbits", "ms", "us", "min"];
+const OTHER_UNITS: [&str; 33] = [
+    "bps", "bit", "bits", "kbps", "kbit", "kbits", "gbps", "gbit", "gbits", "byte", "bytes", "kb",
+    "kbyte", "kbytes", "mb", "mbyte", "mbytes", "mib", "kib", "gb", "gbyte", "gbytes", "ms", "msec",
+    "us", "usec", "ns", "nsec", "min", "mins", "minutes", "hour", "hours",
+];
 
 /// The format of a header.
 pub(super) fn of_header(columns: &[&str]) -> Option<Format> {

@@ -49,6 +49,7 @@ fn times_and_rates_with_blanks_or_a_comma() {
         "t_s,rate_mbit\n0,10\n0.5,0\n2,1\n",
         "time rate\n0 10\n0.5 0\n2 1\n",
         "time_s,rate (Mbit/s)\n0,10\n0.5,0\n2,1\n",
+        "timestamp,downlink_cell_a [Mbps]\n0,10\n0.5,0\n2,1\n",
         "0,10\n0.5,0\n2,1\n",
     ] {
         assert_eq!(rows(text), wanted, "{text:?}");
@@ -184,8 +185,17 @@ fn files_that_are_no_traces_are_refused() {
     assert!(why("").contains("it is empty"));
     assert!(why("\n# nothing\n").contains("it is empty"));
     assert!(why("a,b,c\n").contains("header `a,b,c` is unknown"));
-    for header in ["rate_kbit,dwell_s", "rate_mbit,dwell_ms", "time_s,Rate (bps)", "t,rate_gbit/s"]
-    {
+    for header in [
+        "rate_kbit,dwell_s",
+        "rate_mbit,dwell_ms",
+        "time_s,Rate (bps)",
+        "t,rate_gbit/s",
+        "t_s,rate_mbyte",
+        "rate_bytes,dwell_s",
+        "t_s,rate_kb",
+        "rate_mbit,dwell_ns",
+        "t,MB/s",
+    ] {
         assert!(why(&format!("{header}\n0,1\n1,1\n")).contains("is unknown"), "{header}");
     }
     assert!(why("1,2,3\n").contains("has 3 columns"));

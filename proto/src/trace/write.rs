@@ -53,7 +53,7 @@ pub fn write(trace: &Trace, format: Format) -> Result<String, WriteError> {
     match (trace, format) {
         (Trace::Opportunities(all), Format::Mahimahi) => mahimahi(all),
         (Trace::Steps(steps), Format::Mahimahi) => mahimahi(&opportunities(steps)?),
-        (Trace::Opportunities(all), other) => write(&Trace::Steps(counted(all)), other),
+        (Trace::Opportunities(all), other) => write(&Trace::Steps(window_rates(all)), other),
         (Trace::Steps(steps), Format::Ccbench) => ccbench(steps),
         (Trace::Steps(steps), Format::Dwell) => rates(steps, |text_out, _, rate, length_ns| {
             let _ = writeln!(text_out, "{},{}", text(rate, 6), text(length_ns, 9));
@@ -239,7 +239,7 @@ fn opportunities(steps: &Steps) -> Result<Opportunities, WriteError> {
 }
 
 /// Converts opportunities to the rates of windows of 100 ms.
-fn counted(all: &Opportunities) -> Steps {
+fn window_rates(all: &Opportunities) -> Steps {
     let rates = Trace::Opportunities(all.clone()).rates();
     let steps = (0..)
         .map(|nth| nth * WINDOW_NS)

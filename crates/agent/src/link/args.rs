@@ -34,7 +34,7 @@ ccbench link --dev eth0 --rate 20mbit --queue 1.5bdp --delay 10ms --stats-json s
 The COMMAND finds the other end's address in CCBENCH_LINK_HOST (and MAHIMAHI_BASE, that of the outermost \
 shell). All addresses of this machine can be reached from it; what lies beyond only if this machine forwards \
 and translates addresses already, because its firewall is left alone. Shells may be nested.\n\
-Exit codes: the COMMAND's (128 + signal if it was killed); 0 after an interrupt; 1 the link could not be \
+Exit codes: the COMMAND's (128 + signal if it was killed); 0 after an interrupt or --for; 1 the link could not be \
 made or failed; 2 the command line is wrong; 126, 127 the COMMAND could not be started.";
 
 /// `ccbench link`
@@ -92,7 +92,7 @@ pub struct Args {
     /// No live statistics and no totals on standard error
     #[arg(long, short, help_heading = "Output")]
     pub quiet: bool,
-    /// Stop after this time
+    /// Stop after this time, and kill the COMMAND
     #[arg(long = "for", value_name = "TIME", help_heading = "Output")]
     pub length: Option<Micros>,
     /// With a COMMAND: also run this (by `sh -c`) at the other end of the link, in front of it, and end it with the COMMAND
@@ -128,7 +128,7 @@ macro_rules! direction {
             pub delay: Option<Micros>,
             /// Its queue's limit
             #[arg(id = concat!($prefix, "queue"), long = concat!($prefix, "queue"), value_name = "LIMIT",
-                help = "Queue limit: 187500B, 40p, 15ms or 1.5bdp of the two delays [default: 1.5bdp of bytes; 1000p with a trace or without a delay; the AQM's own with --aqm]")]
+                help = "Queue limit: 187500B, 40p, 15ms or 1.5bdp of the two delays (with --dev, of the one) [default: 1.5bdp of bytes; 1000p with a trace or without a delay; the AQM's own with --aqm]")]
             pub queue: Option<Limit>,
             /// Its queue
             #[arg(id = concat!($prefix, "aqm"), long = concat!($prefix, "aqm"), value_name = "KIND[,KEY=VALUE…]",

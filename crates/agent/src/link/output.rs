@@ -15,7 +15,7 @@ use super::report::Interval;
 /// Terminal width if it is unknown.
 const WIDTH: usize = 100;
 
-/// The columns of the packet log: those of the table `link_packets`.
+/// The columns of the packet log. Times are `CLOCK_MONOTONIC`, nanoseconds.
 const COLUMNS: &str =
     "t_ns,direction,bytes,flow,ecn,fate,marked,queued_t_ns,due_t_ns,sent_t_ns,sojourn_us";
 

@@ -33,6 +33,8 @@ pub(crate) struct Reading {
     /// Scheduling errors of packets and of trace steps.
     pub(crate) packet_timing: Option<LinkTiming>,
     pub(crate) step_timing: Option<LinkTiming>,
+    /// Packets for which the packet log had no space; `None` without a log.
+    pub(crate) packets_not_logged: Option<u64>,
 }
 
 impl Reading {
@@ -43,6 +45,7 @@ impl Reading {
             at_ns,
             packet_timing: timing_of(TimingKind::Packets),
             step_timing: timing_of(TimingKind::Steps),
+            packets_not_logged: timing_of(TimingKind::Log).map(|row| row.missed),
             ..Self::default()
         };
         for row in rows {
@@ -118,6 +121,11 @@ impl Interval<'_> {
         causes
     }
 
+    /// Returns the number of packets that the packet log lacks.
+    fn not_logged(&self) -> u64 {
+        self.of(|r| r.packets_not_logged.unwrap_or_default())
+    }
+
     /// Returns the delivered rate in bit/s.
     fn delivered_bps(&self) -> f64 {
         let seconds = self.seconds();
@@ -153,6 +161,7 @@ impl Interval<'_> {
             "scheduling_error_p99_us": timing.map(|row| round(row.p99_us, 1e3)),
             "scheduling_error_max_us": timing.map(|row| round(row.max_us, 1e3)).or(now.max_late_us.map(|us| us as f64)),
             "late_pkts": now.late_pkts.map(|_| self.of(|r| r.late_pkts.unwrap_or_default())),
+            "packets_not_logged": now.packets_not_logged.map(|_| self.not_logged()),
         });
         add_deprecated_keys(&mut object);
         if let Some(steps) = &now.step_timing {
@@ -236,6 +245,12 @@ impl Interval<'_> {
                 spread(row),
                 row.late,
                 row.missed
+            );
+        }
+        if self.not_logged() > 0 {
+            text += &format!(
+                "\n  {} packets are not in the packet log: it reached --packet-log-limit, or was written too slowly",
+                self.not_logged()
             );
         }
         text
@@ -364,11 +379,27 @@ mod tests {
     }
 
     #[test]
+    fn packets_that_the_log_lacks_are_counted() {
+        let log = |missed| {
+            let what = TimingKind::Log.into();
+            Reading::of(0, &[], &[LinkTiming { what, missed, ..LinkTiming::default() }])
+        };
+        let (name, before, now) = (name(), log(2), log(9));
+        let interval = Interval { name: &name, began_ns: 0, before: &before, now: &now };
+        assert_eq!(interval.json(true)["packets_not_logged"], json!(7));
+        assert!(interval.totals().contains("7 packets are not in the packet log"));
+        let complete = Interval { before: &now, ..interval };
+        assert_eq!(complete.json(true)["packets_not_logged"], json!(0));
+        assert!(!complete.totals().contains("packet log"));
+    }
+
+    #[test]
     fn an_empty_interval_has_zero_rates() {
         let (name, empty) = (name(), Reading::default());
         let interval = Interval { name: &name, began_ns: 0, before: &empty, now: &empty };
         assert_eq!(interval.json(false)["rate_bps"], json!(0.0));
         assert_eq!(interval.json(false)["queue_delay_us"], Value::Null);
+        assert_eq!(interval.json(false)["packets_not_logged"], Value::Null);
         assert!(interval.live().contains("0 bit/s"));
         assert!(interval.totals().contains("0 packets, 0 B"));
     }

@@ -18,8 +18,8 @@ use ccbench_proto::units::{Limit, Micros, Packets, Ppm, Rate};
 
 use super::args::{Args, Down, RateOrNone, Start};
 use super::error::LinkError;
-use super::text;
 use super::trace_file::TraceFileError;
+use super::{no_effect, text};
 
 /// Default queue limit without a delay or a constant rate: Linux's default `txqueuelen`.
 const QUEUE: Limit = Limit::Packets(Packets::new(1000));
@@ -55,6 +55,7 @@ impl<F: Fn(&Path) -> Result<(String, Trace), TraceFileError>> ReadTrace for F {}
 /// A flag is wrong; the error names it.
 pub(crate) fn build(args: &Args, read: impl ReadTrace) -> Result<Spec, LinkError> {
     let (down, up) = directions(args);
+    no_effect::refuse(args, &down, &up)?;
     let mut traces = Traces { files: TraceFiles::new(), read: &read };
     let rtt = down.delay.unwrap_or_default() + up.delay.unwrap_or_default();
     let links = [
@@ -132,8 +133,11 @@ fn plan(links: BTreeMap<String, Link>, seed: u64) -> Plan {
     }
 }
 
-/// Returns the options of both directions. Options that up does not set come from down.
+/// Returns the options of both directions. Options that up does not set come from down. One interface has only down.
 fn directions(args: &Args) -> (Down, Down) {
+    if args.dev.is_some() {
+        return (args.down.clone(), Down::default());
+    }
     let (down, up) = (args.down.clone(), Down::from(args.up.clone()));
     // A rate and a trace exclude each other.
     let traced = up.trace.is_some();
@@ -439,6 +443,10 @@ mod tests {
         let Link { rate, loss, delay, .. } = spec.up.plan;
         assert_eq!((rate, loss, delay), (None, Some(Ppm::default()), Some(Micros::new(1000))));
         assert_eq!(bytes(&spec.down.queue), 16_500, "1.5 bandwidth-delay products of both delays");
+        let spec = spec_of("--up-rate 8mbit --queue 40p").unwrap();
+        assert_eq!(spec.up.queue, Queue::pfifo(Limit::Packets(Packets::new(40))));
+        let spec = spec_of("--dev a --rate 80mbit --delay 10ms").unwrap();
+        assert_eq!(bytes(&spec.down.queue), 150_000, "of one delay");
     }
 
     #[test]
@@ -531,12 +539,16 @@ mod tests {
                 "--aqm: only the kernel's qdisc has it: use --dev, or use another queue, for example `fq_codel`",
             ),
             (
-                "--dev a --backend userspace --rate 1mbit --up-aqm fq,maxrate=1mbit",
-                "--up-aqm: maxrate only the kernel's qdisc has it: write --backend kernel, or",
+                "--dev a --backend userspace --rate 1mbit --aqm fq,maxrate=1mbit",
+                "--aqm: maxrate only the kernel's qdisc has it: write --backend kernel, or",
             ),
             ("--rate 1mbit --aqm red", "--aqm: `limit` is missing; add `,limit=100kB`"),
             ("--burst-loss 1%", "`leave` is missing; add `,leave=20%`"),
             ("--rate 1mbit --aqm codel,limit=9p --queue 9p", "--aqm: --queue also sets `limit`"),
+            ("--delay 1ms --queue 9p", "--queue: has no effect without a rate; add --rate or"),
+            ("--rate none --aqm codell", "--aqm: has no effect without a rate"),
+            ("--rate 1mbit --up-rate none --up-queue 9p", "--up-queue: has no effect"),
+            ("--dev a --rate 1mbit --up-delay 1ms", "--up-delay: has no effect with --dev"),
             ("--rate 1mbit --on-end loop", "--on-end: this flag needs a trace"),
             ("--rate 1mbit --trace steps", "--trace:"),
             ("--trace nowhere", "--trace: read nowhere: no such file"),

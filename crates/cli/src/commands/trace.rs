@@ -2,6 +2,7 @@
 //! and writes the formats; this module handles files, Parquet and figures.
 
 use std::fmt::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::path::Path;
 
 use ccbench_io::input;
@@ -18,6 +19,7 @@ use crate::commands::record;
 use crate::console::{message, print};
 use crate::error::CliError;
 use crate::exit::ExitCode;
+use crate::file::FileError;
 use crate::plan_source::print_trace_problems;
 
 /// Runs one of the sub-commands.
@@ -196,8 +198,14 @@ fn write(path: &Path, trace: &Trace, output: TraceFormat) -> Result<ExitCode, Cl
 
 fn save(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
     if path.as_os_str() == "-" {
-        let _ = std::io::Write::write_all(&mut std::io::stdout(), bytes);
-        return Ok(());
+        let mut out = std::io::stdout().lock();
+        return match out.write_all(bytes).and_then(|()| out.flush()) {
+            // A closed pipe is not an error.
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+                Err(FileError::of("write to", Path::new("standard output"))(error).into())
+            }
+            _ => Ok(()),
+        };
     }
     Ok(write_bytes(bytes, path)?)
 }

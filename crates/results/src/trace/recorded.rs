@@ -83,7 +83,7 @@ pub struct Interval {
 /// A trace, with the number of rows of each kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recording {
-    /// A row per interval. A missing interval has the previous row.
+    /// A row per interval. A missing interval has the previous row or, at the beginning, the next one.
     pub trace: Steps,
     /// Rows with the capacity.
     pub saturated: usize,
