@@ -229,7 +229,7 @@ async fn download_rest(
     cache: &RunCache,
     staging: &Staging,
 ) -> Result<(), CliError> {
-    cache.make_room(RunDir::open(staging.path())?.recorded_bytes())?;
+    cache.make_room(RunDir::recorded_bytes(staging.path())?)?;
     let mut files = Vec::new();
     for key in store.list("").await? {
         if key != JOURNAL && key != RUN_RECORD {

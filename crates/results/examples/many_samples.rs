@@ -40,7 +40,7 @@ fn info(trials: u16) -> RunInfo {
     RunInfo {
         plan_name: "many".into(),
         plan_text: "name = \"many\"\n".into(),
-        resolved_text: "name = \"many\"\n".into(),
+        resolved_text: "# many: there is no plan\n".into(),
         plan_sha256: "0".repeat(64),
         points: vec![(0, vec![])],
         repeat: u32::from(trials),

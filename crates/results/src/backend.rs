@@ -104,8 +104,6 @@ impl RunBackend {
 
 impl LabImage {
     fn note(&self) -> String {
-        let Self { engine, engine_sha256, emulator, source, release, .. } = self;
-        let sha256 = engine_sha256.get(..12).unwrap_or(engine_sha256);
         let dilation = self.dilation.map_or(String::new(), |dilation| {
             let source = match dilation.source {
                 DilationSource::StockKernel => "the only one of a stock kernel",
@@ -114,9 +112,16 @@ impl LabImage {
             };
             format!(", dilation {} ({source})", dilation.factor)
         });
-        format!(
-            "{LAB_NOTE}engine {engine} (sha256 {sha256}), {source} {release}, {emulator}{dilation}"
-        )
+        format!("{LAB_NOTE}{self}{dilation}")
+    }
+}
+
+/// Without the dilation.
+impl std::fmt::Display for LabImage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { engine, engine_sha256, emulator, source, release, .. } = self;
+        let sha256 = engine_sha256.get(..12).unwrap_or(engine_sha256);
+        write!(f, "engine {engine} (sha256 {sha256}), {source} {release}, {emulator}")
     }
 }
 

@@ -76,13 +76,10 @@ fn has_parquet_ends(path: &Path) -> std::io::Result<bool> {
     Ok(head == MAGIC && tail == MAGIC && fits)
 }
 
-/// Returns what is wrong with the resolved plan. A missing plan is no damage (a run that is being copied has none yet), and neither is a
-/// plan without a digest.
+/// Returns what is wrong with the resolved plan, also if it is missing. A plan without a digest is no damage.
 pub(crate) fn of_plan(run: &Path, state: &RunState) -> Option<String> {
     let expected = state.run_files.get(RESOLVED_PLAN)?;
-    let path = run.join(RESOLVED_PLAN);
-    path.symlink_metadata().ok()?;
-    compare_with_digest(&path, Some(expected), Depth::Digests)
+    compare_with_digest(&run.join(RESOLVED_PLAN), Some(expected), Depth::Digests)
 }
 
 /// Marks every trial in the state with a damaged file in one of these tables.

@@ -19,7 +19,7 @@ use super::backend::RunBackend;
 use super::curve::TraceCapacities;
 use super::damage::{self, Depth};
 use super::digest::{Digests, FileDigest};
-use super::journal::{self, Entry, Journal, TrialEnd};
+use super::journal::{self, Entry, Journal, RunState, TrialEnd};
 use super::layout::{table_files, trial_dir};
 use super::model::{Levels, NodeClock, Reason, RunInfo, RunStatus, TrialKey, TrialStatus};
 use super::observer::Observer;
@@ -35,14 +35,16 @@ use super::verify::{self, Verification};
 use crate::error::{FileError, io_error};
 use crate::trace::stored;
 use ccbench_io::input;
-use ccbench_proto::plan::check::{self, CheckedPlan, Severity, TraceFiles};
+use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::schedule::PhaseSpan;
 
 pub(crate) mod error;
 mod fill;
+mod plan;
 mod reopen;
 
 pub use error::StoreError;
+use plan::StoredPlan;
 use reopen::reopen;
 
 /// The result of creating, opening or finishing a results directory.
@@ -57,8 +59,8 @@ pub(crate) const RUN_FILES: [&str; 3] = ["plan.toml", RESOLVED_PLAN, "points.par
 #[derive(Debug)]
 pub struct RunDir {
     pub(crate) shared: OpenRun,
-    /// The plan with notes on its traces, read on first use.
-    plan: OnceLock<(Option<CheckedPlan>, Vec<String>)>,
+    /// Read on first use.
+    plan: OnceLock<StoredPlan>,
     trace_capacities: OnceLock<TraceCapacities>,
     pub(crate) metadata: SharedMetadata,
     /// Whether every file has been compared with its digest. If so, [`Self::check`] reads none again.
@@ -115,10 +117,7 @@ impl RunDir {
     /// # Errors
     /// The path is not a results directory, or `run.json`, the journal or the resolved plan is damaged or cannot be read.
     pub fn open(path: &Path) -> Result<Self> {
-        let record = RunRecord::read(path)?;
-        let file = path.join(journal::FILE_NAME);
-        let bytes = input::read(&file, &input::RECORD).map_err(io_error("read", &file))?;
-        let mut state = journal::read(&bytes, &file)?;
+        let (record, mut state) = read_records(path)?;
         if let Some(what) = damage::of_plan(path, &state) {
             return Err(StoreError::DamagedPlan { path: path.to_path_buf(), what });
         }
@@ -181,10 +180,10 @@ impl RunDir {
         path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Returns the run's notes, oldest first: which traces are left out and why, and repairs when the run was resumed.
+    /// Returns the run's notes, oldest first: why the plan cannot be read or traces are left out, and repairs when the run was resumed.
     pub fn notes(&self) -> Vec<String> {
         let mended = self.shared.state().record.notes.clone();
-        self.plan_and_notes().1.iter().cloned().chain(mended).collect()
+        self.stored_plan().notes.iter().cloned().chain(mended).collect()
     }
 
     /// [Verifies](verify::verify) every file. If all are intact, [`Self::check`] reads none again.
@@ -222,14 +221,16 @@ impl RunDir {
         }
     }
 
-    /// Returns the size of all files that have a digest in the journal.
-    pub fn recorded_bytes(&self) -> u64 {
-        let state = self.shared.state();
-        let journal = state.log.state();
+    /// Returns the size of all files that have a digest in the journal. Needs only the journal and `run.json`, so the other files may be
+    /// missing because they have not been copied yet.
+    ///
+    /// # Errors
+    /// The path is not a results directory, or `run.json` or the journal is damaged or cannot be read.
+    pub fn recorded_bytes(path: &Path) -> Result<u64> {
+        let (_, journal) = read_records(path)?;
         let of_trials = journal.digests.values().flat_map(Digests::values);
-        of_trials
-            .chain(journal.run_files.values())
-            .fold(0, |sum: u64, file| sum.saturating_add(file.bytes))
+        let files = of_trials.chain(journal.run_files.values());
+        Ok(files.fold(0, |sum: u64, file| sum.saturating_add(file.bytes)))
     }
 
     /// Returns the ccbench version of the last session.
@@ -242,6 +243,13 @@ impl RunDir {
         let state = self.shared.state();
         let first = state.record.sessions.first();
         first.map(|session| session.command_line.clone()).unwrap_or_default()
+    }
+
+    /// Returns the command line of each session, the first one first.
+    pub fn command_lines(&self) -> Vec<Vec<String>> {
+        let state = self.shared.state();
+        let sessions = state.record.sessions.iter();
+        sessions.map(|session| session.command_line.clone()).collect()
     }
 
     /// Returns where the trials took place.
@@ -309,31 +317,18 @@ impl RunDir {
 
     /// Returns the plan of the run; `None` if it cannot be read, or nothing was planned.
     pub fn plan(&self) -> Option<&CheckedPlan> {
-        self.plan_and_notes().0.as_ref()
+        self.stored_plan().plan.as_ref()
     }
 
-    /// Returns the plan, and a note for each of its traces that cannot be used.
-    fn plan_and_notes(&self) -> &(Option<CheckedPlan>, Vec<String>) {
+    /// Returns whether the run has a plan that cannot be read.
+    pub(crate) fn plan_is_unread(&self) -> bool {
+        self.stored_plan().is_unread
+    }
+
+    fn stored_plan(&self) -> &StoredPlan {
         self.plan.get_or_init(|| {
-            let path = self.shared.path.join(RESOLVED_PLAN);
-            let text = input::read_to_string(&path, &input::RECORD);
-            let text = text.unwrap_or_default();
-            let files = check::trace_files(&text, &[]);
             let digests = self.shared.state().log.state().run_files.clone();
-            let (traces, errors) = stored::read_stored(&self.shared.path, &files, &digests);
-            let mut notes: Vec<String> = errors
-                .iter()
-                .map(|error| format!("{error}; the capacity of its links is unknown"))
-                .collect();
-            let known = check::read_with(&text, &[], traces);
-            // Ignore stored traces that do not match the plan.
-            let plan = known.or_else(|problems| {
-                let plan = check::read_with(&text, &[], TraceFiles::new())?;
-                let error = problems.iter().find(|p| p.severity == Severity::Error);
-                notes.extend(error.map(|error| format!("the run's traces are ignored: {error}")));
-                Ok::<_, Vec<_>>(plan)
-            });
-            (plan.ok().map(|(plan, _)| plan), notes)
+            StoredPlan::read(self.path(), &digests, self.ccbench_version())
         })
     }
 
@@ -487,6 +482,14 @@ impl RunDir {
         self.shared.append(Entry::RunEnd { status, record: Some(digest) })?;
         Ok(replace(&self.shared.path, record::FILE_NAME, &bytes)?)
     }
+}
+
+/// Reads `run.json` and the journal.
+fn read_records(path: &Path) -> Result<(RunRecord, RunState)> {
+    let record = RunRecord::read(path)?;
+    let file = path.join(journal::FILE_NAME);
+    let bytes = input::read(&file, &input::RECORD).map_err(io_error("read", &file))?;
+    Ok((record, journal::read(&bytes, &file)?))
 }
 
 /// Writes the start of a session to the journal, and `run.json`.

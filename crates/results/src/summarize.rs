@@ -69,6 +69,8 @@ pub struct RunSummary {
     pub written: Result<()>,
     /// Receives progress when the run is read again.
     pub(crate) observer: Observer,
+    /// Whether the claims are unknown because the plan cannot be read. The results of an earlier summary then stay.
+    plan_is_unread: bool,
 }
 
 /// The digests of the summary's files, in the format of `sha256sum`.
@@ -122,12 +124,23 @@ impl RunSummary {
         let decisions = run.plan().map(|plan| stopping::judge(plan, &summary)).unwrap_or_default();
         let scorecard = run.plan().and_then(|plan| Scorecard::of(plan.plan(), &summary));
         let (files, written, observer) = (vec![], Ok(()), run.observer.clone());
-        Ok(Self { summary, expectations, decisions, scorecard, files, written, observer })
+        let plan_is_unread = run.plan_is_unread();
+        Ok(Self {
+            summary,
+            expectations,
+            decisions,
+            scorecard,
+            files,
+            written,
+            observer,
+            plan_is_unread,
+        })
     }
 
     /// Replaces the results of the claims with those of another plan.
     pub fn judge(&mut self, plan: &Plan) {
         self.expectations = expect::judge(plan, &self.summary);
+        self.plan_is_unread = false;
     }
 
     /// Writes every table to the results directory and adds the paths to `files`. Stops at the first error.
@@ -156,7 +169,8 @@ impl RunSummary {
         contents.extend(table("summary_point", point_frame(&summary.point_rows), None)?);
         if self.expectations.is_empty() {
             // An earlier summary with the claims of another plan may have left this file.
-            for ending in ["csv", "parquet"] {
+            let endings: &[&str] = if self.plan_is_unread { &[] } else { &["csv", "parquet"] };
+            for ending in endings {
                 let _ = std::fs::remove_file(dir.join(format!("expectations.{ending}")));
             }
         } else {

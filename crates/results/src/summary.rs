@@ -46,7 +46,7 @@ mod totals;
 pub(crate) use ccs::sender_ccs;
 pub(crate) use derived::Running;
 pub(crate) use measure::flows_of;
-pub(crate) use network::payload_share;
+pub(crate) use network::{PathLimits, payload_share};
 pub(crate) use schedule::{Group, Schedule, group_of};
 use statistics::OverTrials;
 pub use tables::{PhaseRow, PointRow};

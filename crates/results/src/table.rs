@@ -58,7 +58,7 @@ pub fn print_overview(run: &RunSummary, out: &mut impl Write, width: u16) -> Res
     write_to(&run.summary, out, &overview(run, width))
 }
 
-/// Prints the outcome of the plan's claims, the reasons of degraded and failed trials, and where the results are.
+/// Prints the outcome of the plan's claims, the reasons of degraded and failed trials, the notes, and where the results are.
 pub fn print_claims(run: &RunSummary, out: &mut impl Write, width: u16) -> Result<()> {
     let summary = &run.summary;
     let mut message =
@@ -67,6 +67,7 @@ pub fn print_claims(run: &RunSummary, out: &mut impl Write, width: u16) -> Resul
     write_decisions(&mut message, run, width);
     reasons::write(summary, &mut message, MAX_REASONS_BELOW_CLAIMS);
     write_limited(&mut message, "", &summary.fallbacks, MAX_NOTES, "the `link` events");
+    write_limited(&mut message, "note: ", &summary.notes, MAX_NOTES, "run.json");
     let dir = summary.run_dir.display();
     let _ = writeln!(
         message,

@@ -58,7 +58,7 @@ fn info() -> RunInfo {
     RunInfo {
         plan_name: "made-up".into(),
         plan_text: "name = \"made-up\"\n".into(),
-        resolved_text: "name = \"made-up\"\n".into(),
+        resolved_text: "# made-up: there is no plan\n".into(),
         plan_sha256: "5f3a".repeat(16),
         points: vec![(0, level("cubic", "20")), (1, level("reno, \"classic\"", "40"))],
         repeat: 2,

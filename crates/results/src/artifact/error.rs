@@ -56,7 +56,9 @@ pub enum ArtifactError {
         source: TarError,
     },
     /// The artifact's directory exists.
-    #[error("{} exists; remove it, or unpack into another --directory", path.display())]
+    #[error(
+        "{} exists; a rerun starts over, so remove the directory, or unpack into another --directory", path.display()
+    )]
     Exists {
         /// The directory.
         path: PathBuf,

@@ -73,7 +73,11 @@ pub(super) fn readme(facts: &Facts<'_>) -> String {
     let nodes = facts.plan.map(|plan| &plan.plan().nodes);
     let has_agents = nodes.is_some_and(|nodes| nodes.values().any(|node| node.agent.is_some()));
     let agents = if has_agents { " --agents" } else { "" };
-    let _ = write!(text, "```sh\nccbench artifact rerun ARCHIVE{agents}\n```\n\n");
+    // Only a testbed loads them into the kernel of the reviewer's machine.
+    let on_testbed = matches!(backend, RunBackend::Testbed);
+    let digests = record.cc_digests.values().filter(|_| on_testbed);
+    let allowed: String = digests.map(|sha256| format!(" --allow-cc-digest {sha256}")).collect();
+    let _ = write!(text, "```sh\nccbench artifact rerun ARCHIVE{agents}{allowed}\n```\n\n");
     text += match backend.has_virtual_clock() {
         true => {
             "Expected result: `reproduced: …` in the last line, exit code 0. Every Parquet file, and so every number, is equal \

@@ -10,6 +10,7 @@ use flate2::write::GzEncoder;
 use super::*;
 use crate::expect::{Expectation, Outcome};
 use crate::model::{RunInfo, TrialFilter};
+use crate::record::RunRecord;
 use crate::summarize::summarize;
 use crate::trial::tests::{filled_at, good, info};
 use crate::verify::verify;
@@ -69,6 +70,29 @@ fn an_unpacked_run_is_the_packed_one() {
     assert!(sums.contains("  README.md\n") && sums.contains("  run/journal.ndjson\n"), "{sums}");
     let readme = std::fs::read_to_string(dir.join("README.md")).unwrap();
     assert!(readme.contains("## Requirements") && readme.contains("no root"), "{readme}");
+}
+
+/// The command of the README is not refused: a testbed loads the authors' congestion controls only if they are allowed.
+#[test]
+fn the_command_of_the_readme_allows_the_congestion_controls() {
+    let command = |backend: RunBackend| {
+        let ccs = [("a.bpf.o", b"first"), ("b.bpf.o", b"other")];
+        let ccs = ccs.map(|(name, bytes)| (PathBuf::from(name), bytes.to_vec())).into();
+        let record = RunRecord::new(&RunInfo { backend, ccs, ..info() });
+        let facts = readme::Facts { name: "r", record: &record, plan: None, claims: &[] };
+        let text = readme::readme(&facts);
+        let rerun = text.lines().find(|line| line.starts_with("ccbench artifact rerun ARCHIVE"));
+        rerun.unwrap().to_owned()
+    };
+    let sha256 = |bytes: &[u8]| FileDigest::of(bytes).sha256;
+    let allowed = format!(
+        "ccbench artifact rerun ARCHIVE --allow-cc-digest {} --allow-cc-digest {}",
+        sha256(b"first"),
+        sha256(b"other")
+    );
+    assert_eq!(command(RunBackend::Testbed), allowed);
+    let in_lab = RunBackend::Lab { images: vec![] };
+    assert_eq!(command(in_lab), "ccbench artifact rerun ARCHIVE");
 }
 
 #[test]
@@ -249,6 +273,8 @@ fn an_existing_directory_is_left_alone() {
     std::fs::write(dir.join("mine"), "").unwrap();
     let again = unpack(&archive, root.path(), Limits::default()).unwrap_err();
     assert!(matches!(again, ArtifactError::Exists { .. }), "{again}");
+    // After an interrupted rerun, too, which cannot be continued.
+    assert!(again.to_string().contains("a rerun starts over, so remove the directory"), "{again}");
     assert!(dir.join("mine").exists());
 }
 

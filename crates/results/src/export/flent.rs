@@ -1,4 +1,4 @@
-//! Exports flent data files (format 4), which flent's plots and GUI open as tests of type `tcp_nup`.
+//! Exports flent data files (format 4), which flent's plots and GUI open as tests of type `tcp_nup`, `tcp_ndown` or `rrul_be_nflows`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -23,9 +23,11 @@ const VERSION: u32 = 4;
 /// Seconds since 1970, and the values of one series at that time.
 type Samples = Vec<(f64, BTreeMap<&'static str, f64>)>;
 
-/// Writes one file per trial into a folder. The series are `TCP upload::N` (goodput in Mbit/s; the raw values include `tcp_cwnd`, `tcp_rtt`
-/// and `tcp_delivery_rate`), their sum and mean, and `Ping (ms) ICMP` of the first probe, or the first flow's sRTT if the plan has no
-/// probe. If a flow's receiver did not report, its rate is the sender's, and `SIDE` in its metadata is `snd`. Returns the paths written.
+/// Writes one file per trial into a folder. The series are `TCP upload::N` and `TCP download::N` (goodput in Mbit/s; the raw values include
+/// `tcp_cwnd`, `tcp_rtt` and `tcp_delivery_rate`), the sum and mean of each direction, `Ping (ms) ICMP` of the first probe, or the first
+/// flow's sRTT if the plan has no probe, and `Ping (ms)::PROBE` of the other probes. With both directions the series are those of
+/// `rrul_be_nflows` (`TCP upload BE::N`). If a flow's receiver did not report, its rate is the sender's, and `SIDE` in its metadata is
+/// `snd`. Returns the paths written.
 ///
 /// # Errors
 /// No trial has intervals, or a file cannot be written.
@@ -101,6 +103,7 @@ fn flent_document(run: &RunDir, end: &TrialEnd) -> Result<Option<Value>> {
     let node = |name: Option<&String>| name.cloned().unwrap_or_default();
     let nodes = || (node(end.clocks.keys().next()), node(end.clocks.keys().next_back()));
     let ends = ends(run, end)?.unwrap_or_else(nodes);
+    let downloads = downloads(run, end, &ends.0)?;
     let first_s =
         flows.values().chain(pings.values()).filter_map(|samples| Some(samples.first()?.0));
     let t0_s = end
@@ -111,7 +114,8 @@ fn flent_document(run: &RunDir, end: &TrialEnd) -> Result<Option<Value>> {
             (clock.t0_ns.cast_signed().saturating_add(clock.realtime_offset_ns)) as f64 / 1e9
         })
         .unwrap_or_else(|| first_s.fold(f64::INFINITY, f64::min));
-    Ok(Some(assemble(run, end, t0_s, &ends, [&flows, &sockets, &pings], &only_sent)))
+    let sets = [&only_sent, &downloads];
+    Ok(Some(assemble(run, end, t0_s, &ends, [&flows, &sockets, &pings], sets)))
 }
 
 /// Returns the source and destination nodes of the first flow.
@@ -128,20 +132,56 @@ fn ends(run: &RunDir, end: &TrialEnd) -> Result<Option<(String, String)>> {
     Ok((lines.len() > 0).then(|| (named("node_src"), named("node_dst"))))
 }
 
+/// Returns the flows whose data the node `local` receives. Of flows between other nodes, returns those whose data the connecting node
+/// receives.
+fn downloads(run: &RunDir, end: &TrialEnd, local: &str) -> Result<BTreeSet<String>> {
+    let Some(rows) = scan(run, "flows", &[end])? else { return Ok(BTreeSet::new()) };
+    let columns = ["flow_id", "side", "node", "node_src", "node_dst"];
+    let rows = rows
+        .filter(col("role").eq(lit("data")))
+        .select(columns.map(|name| col(name).cast(DataType::String)))
+        .sort_by_exprs([col("side")], SortMultipleOptions::default());
+    let lines = collect(run, "flows", rows)?;
+    // Senders are last: their rows count if an imported file has both sides of a flow on one node.
+    let mut is_download = BTreeMap::new();
+    for line in 0..lines.len() {
+        let [flow, side, node, src, dst] = columns.map(|name| lines.text(name, line));
+        if src.is_empty() || dst.is_empty() {
+            continue;
+        }
+        let other = if node == src { &dst } else { &src };
+        let (from, to) = if side == "snd" { (&node, other) } else { (other, &node) };
+        is_download.insert(flow, to == local || (from != local && *to == src));
+    }
+    is_download.retain(|_, is_download| *is_download);
+    Ok(is_download.into_keys().collect())
+}
+
 fn assemble(
     run: &RunDir,
     end: &TrialEnd,
     t0_s: f64,
     ends: &(String, String),
     [flows, sockets, pings]: [&BTreeMap<String, Samples>; 3],
-    only_sent: &BTreeSet<String>,
+    [only_sent, downloads]: [&BTreeSet<String>; 2],
 ) -> Value {
     let length_s = end.length_s();
     let steps = (length_s / STEP_S).ceil() as usize;
     let x: Vec<f64> = (0..=steps).map(|nth| nth as f64 * STEP_S).collect();
     let (mut results, mut raw, mut meta) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-    for (nth, (flow, samples)) in flows.iter().enumerate() {
-        let name = format!("TCP upload::{}", nth + 1);
+    let down = flows.keys().filter(|flow| downloads.contains(*flow)).count();
+    // flent's test of both directions has the traffic class in the names of flows.
+    let (test, class) = match down {
+        0 => ("tcp_nup", ""),
+        _ if down == flows.len() => ("tcp_ndown", ""),
+        _ => ("rrul_be_nflows", " BE"),
+    };
+    let mut directions: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (flow, samples) in flows {
+        let direction = if downloads.contains(flow) { "download" } else { "upload" };
+        let names = directions.entry(direction).or_default();
+        let name = format!("TCP {direction}{class}::{}", names.len() + 1);
+        names.push(name.clone());
         results.insert(name.clone(), on_grid(samples, t0_s, &x));
         raw.insert(name.clone(), raw_values(samples, sockets.get(flow)));
         let side = if only_sent.contains(flow) { "snd" } else { "rcv" };
@@ -149,32 +189,64 @@ fn assemble(
             json!({ "UNITS": "Mbits/s", "FLOW": flow, "SIDE": side, "RUNNER": "ccbench" });
         meta.insert(name, of_flow);
     }
-    let together = |of: fn(f64, f64) -> f64| -> Vec<Option<f64>> {
+    let mut round_trips: Vec<(String, Samples)> = Vec::new();
+    for (probe, samples) in pings {
+        let name = match round_trips.is_empty() {
+            true => "Ping (ms) ICMP".to_owned(),
+            false => format!("Ping (ms)::{probe}"),
+        };
+        round_trips.push((name, samples.clone()));
+    }
+    if pings.is_empty()
+        && let Some(of_flow) = sockets.values().next()
+    {
+        let rtt = |(t, values): &(f64, BTreeMap<&'static str, f64>)| {
+            Some((*t, BTreeMap::from([("val", *values.get("tcp_rtt")?)])))
+        };
+        let samples = of_flow.iter().filter_map(rtt).collect();
+        round_trips.push(("Ping (ms) ICMP".to_owned(), samples));
+    }
+    for (name, samples) in &round_trips {
+        results.insert(name.clone(), on_grid(samples, t0_s, &x));
+        raw.insert(name.clone(), raw_values(samples, None));
+        meta.insert(name.clone(), json!({ "UNITS": "ms", "RUNNER": "ccbench" }));
+    }
+    let together = |begin: &str, of: fn(f64, f64) -> f64| -> Vec<Option<f64>> {
+        let series: Vec<&Vec<Option<f64>>> = results
+            .iter()
+            .filter_map(|(name, values)| name.starts_with(begin).then_some(values))
+            .collect();
         (0..x.len())
             .map(|at| {
-                let known: Vec<f64> = results.values().filter_map(|series| series[at]).collect();
+                let known: Vec<f64> = series.iter().filter_map(|values| values[at]).collect();
                 (!known.is_empty()).then(|| of(known.iter().sum(), known.len() as f64))
             })
             .collect()
     };
-    let (sum, mean) = (together(|sum, _| sum), together(|sum, n| sum / n));
-    let round_trips: Option<Samples> = pings.values().next().cloned().or_else(|| {
-        let of_flow = sockets.values().next()?;
-        let rtt = |(t, values): &(f64, BTreeMap<&'static str, f64>)| {
-            Some((*t, BTreeMap::from([("val", *values.get("tcp_rtt")?)])))
-        };
-        Some(of_flow.iter().filter_map(rtt).collect())
-    });
-    if let Some(samples) = round_trips {
-        let name = "Ping (ms) ICMP".to_owned();
-        results.insert(name.clone(), on_grid(&samples, t0_s, &x));
-        raw.insert(name.clone(), raw_values(&samples, None));
-        meta.insert(name, json!({ "UNITS": "ms", "RUNNER": "ccbench" }));
+    let sum = |begin: &str| together(begin, |sum, _| sum);
+    let mean = |begin: &str| together(begin, |sum, n| sum / n);
+    let mut computed = Vec::new();
+    for direction in directions.keys() {
+        let begin = format!("TCP {direction}");
+        computed.extend([
+            (format!("{begin} sum"), sum(&begin)),
+            (format!("{begin} avg"), mean(&begin)),
+        ]);
     }
-    results.insert("TCP upload sum".to_owned(), sum);
-    results.insert("TCP upload avg".to_owned(), mean);
+    if directions.len() > 1 {
+        computed.extend([
+            ("TCP totals".to_owned(), sum("TCP ")),
+            ("Ping (ms) avg".to_owned(), mean("Ping (ms)")),
+        ]);
+    }
+    results.extend(computed);
+    let streams: BTreeMap<String, String> = directions
+        .iter()
+        .map(|(direction, names)| (format!("{direction}_streams"), names.len().to_string()))
+        .collect();
     let mut metadata = metadata_json(run, end, (t0_s, length_s), ends);
-    metadata["TEST_PARAMETERS"] = json!({ "upload_streams": flows.len().to_string() });
+    metadata["NAME"] = json!(test);
+    metadata["TEST_PARAMETERS"] = json!(streams);
     metadata["SERIES_META"] = json!(meta);
     json!({
         "version": VERSION,
@@ -185,7 +257,7 @@ fn assemble(
     })
 }
 
-/// Returns flent's metadata of a file.
+/// Returns flent's metadata of a file, except for the test.
 fn metadata_json(
     run: &RunDir,
     end: &TrialEnd,
@@ -204,7 +276,6 @@ fn metadata_json(
         .join(" ");
     let directory = run.name();
     json!({
-        "NAME": "tcp_nup",
         "TITLE": format!("{title} trial {}", end.trial).trim(),
         "DATA_FILENAME": format!("point-{}-trial-{:02}.flent.gz", end.point_id, end.trial),
         "TIME": stamp.to_string(),

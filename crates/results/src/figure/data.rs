@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ccbench_proto::plan::check::CheckedPlan;
-use ccbench_proto::plan::{self, Plan};
+use ccbench_proto::plan::{self, Change, Plan};
 use ccbench_proto::resolve;
 use ccbench_proto::schedule::Point;
 use ccbench_proto::units::{FRAME_BYTES, Limit};
@@ -16,7 +16,7 @@ use crate::model::Levels;
 use crate::store::RunDir;
 pub(super) use crate::summary::group_of;
 use crate::summary::query::values;
-use crate::summary::{Group, Schedule, Summary};
+use crate::summary::{Group, PathLimits, Schedule, Summary};
 use crate::summary::{compute_of, payload_share, sender_ccs, with_key};
 
 /// The selected part of a run.
@@ -36,15 +36,16 @@ pub(super) struct Selection {
     pub(super) schedule: Schedule,
 }
 
-/// The bottleneck of a flow group according to the plan.
+/// The bottleneck of a flow group in a phase according to the plan.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct BottleneckPath {
-    /// The rate of frames, as the link counts them.
+    /// The mean rate of frames, as the link counts them.
     pub(super) rate_bps: f64,
     /// Bytes of payload in a full packet per byte that counts against the rate.
     pub(super) payload_share: f64,
-    pub(super) base_rtt_ms: f64,
-    /// The time to drain a full queue; `None` if no limit of the discipline determines it.
+    /// The base RTT of the group's path; `None` if it is not constant in the phase.
+    pub(super) base_rtt_ms: Option<f64>,
+    /// The time to drain a full queue; `None` if no constant limit of the discipline determines it.
     pub(super) full_queue_ms: Option<f64>,
 }
 
@@ -54,9 +55,9 @@ impl BottleneckPath {
         self.rate_bps * self.payload_share
     }
 
-    /// Returns the bandwidth-delay product in frames of 1514 bytes.
-    pub(super) fn bdp_packets(self) -> f64 {
-        self.rate_bps * self.base_rtt_ms / 1e3 / 8.0 / FRAME_BYTES as f64
+    /// Returns the bandwidth-delay product of this round-trip time in frames of 1514 bytes.
+    pub(super) fn bdp_packets(self, rtt_ms: f64) -> f64 {
+        self.rate_bps * rtt_ms / 1e3 / 8.0 / FRAME_BYTES as f64
     }
 }
 
@@ -398,14 +399,11 @@ impl Selection {
         group: &str,
         phase: &str,
     ) -> BTreeMap<&str, u32> {
-        let Some(plan) = self.plan(point_id) else { return BTreeMap::new() };
-        let bottleneck = resolve::bottleneck(plan, group).map(|(name, _)| name);
-        let passes = |other: &str| {
-            let passed = resolve::path_links(plan, other);
-            passed.iter().any(|(name, _)| Some(*name) == bottleneck)
-        };
+        let limits = self.limits(point_id, group, phase);
+        let network = self.schedule.network(point_id);
+        let Some((network, limits)) = network.zip(limits) else { return BTreeMap::new() };
         let mut running = self.running_groups(point_id, phase);
-        running.retain(|other, _| passes(other));
+        running.retain(|other, _| network.may_pass(other, limits.link));
         running
     }
 
@@ -431,32 +429,25 @@ impl Selection {
         self.phases().into_iter().rev().max_by_key(flows)
     }
 
-    /// Returns the bottleneck of a group's flows. The rate of a trace is its mean over the phase.
+    /// Returns the bottleneck of a group's flows in a phase, with the rate and the base RTT of summaries.
     pub(super) fn path(&self, point_id: u32, group: &str, phase: &str) -> Option<BottleneckPath> {
         let plan = self.plan(point_id)?;
-        let (name, link) = resolve::bottleneck(plan, group)?;
-        let rate = resolve::drain_rate(link)?;
-        let rtt = resolve::base_rtt(plan, name);
-        let queue = resolve::resolve_queue(link.queue.as_ref(), Some(rate), rtt);
-        let bytes = match queue.fifo_limit() {
-            Some((Limit::Bytes(bytes), _)) => Some(bytes.get() as f64),
-            Some((Limit::Packets(packets), _)) => {
-                Some(f64::from(packets.get()) * FRAME_BYTES as f64)
-            }
-            _ => None,
-        };
-        let mean_bps = rate.bits_per_sec() as f64;
-        let traced = self.run.trace_capacities().curve(point_id, name).and_then(|curve| {
-            let (from_s, to_s) = self.span(point_id, phase)?;
-            let ns = |s: f64| (s * 1e9).round() as u64;
-            Some(curve.bytes(ns(from_s), ns(to_s)) * 8.0 / (to_s - from_s))
-        });
-        (mean_bps > 0.0).then(|| BottleneckPath {
-            rate_bps: traced.unwrap_or(mean_bps),
-            payload_share: payload_share(link),
-            base_rtt_ms: rtt.as_secs_f64() * 1e3,
-            full_queue_ms: bytes.map(|bytes| bytes * 8.0 / mean_bps * 1e3),
+        let (_, to_s) = self.span(point_id, phase)?;
+        let limits = self.limits(point_id, group, phase)?;
+        let queue_bytes = full_queue_bytes(plan, limits, to_s);
+        Some(BottleneckPath {
+            rate_bps: limits.rate_bps,
+            payload_share: payload_share(plan.links.get(limits.link)?),
+            base_rtt_ms: limits.base_rtt_us.map(|us| us / 1e3),
+            full_queue_ms: queue_bytes.map(|bytes| bytes * 8.0 / limits.rate_bps * 1e3),
         })
+    }
+
+    /// Returns what a group's path permits in a phase.
+    fn limits(&self, point_id: u32, group: &str, phase: &str) -> Option<PathLimits<'_>> {
+        let span = self.span(point_id, phase)?;
+        let curve = |link: &str| self.run.trace_capacities().curve(point_id, link);
+        self.schedule.network(point_id)?.limits(group, span, &curve)
     }
 
     /// Returns the error for a kind without data. [`super::draw`] adds the kinds that have data.
@@ -490,6 +481,32 @@ impl Selection {
     /// Returns whether this column can filter figures of this kind.
     pub(super) fn can_filter_by(&self, kind: Kind, column: &str) -> bool {
         !self.is_row_column(column) || columns(kind).contains(&column)
+    }
+}
+
+/// Returns the bytes in the full queue of a bottleneck. `None` if no limit of the discipline determines them, if the limit changes before
+/// `until_s`, or if the policer in front of the queue has the lower rate, so that the queue does not fill.
+fn full_queue_bytes(plan: &Plan, limits: PathLimits<'_>, until_s: f64) -> Option<f64> {
+    let link = plan.links.get(limits.link)?;
+    let rate = resolve::drain_rate(link)?;
+    let policed_bps = link.policer.as_ref().map(|policer| policer.rate.bits_per_sec() as f64);
+    let key = format!("links.{}.queue.limit", limits.link);
+    let changes_limit = |change: &Change| {
+        let is_later = change.at.is_some_and(|at| at.as_secs_f64() >= until_s);
+        change.set.contains_key(&key) && !is_later
+    };
+    if policed_bps.is_some_and(|policed_bps| policed_bps <= limits.rate_bps)
+        || plan.changes.iter().any(changes_limit)
+    {
+        return None;
+    }
+    // Limits in BDP refer to the initial rate and to the longest base RTT of all flows and probes.
+    let rtt = resolve::base_rtt(plan, limits.link);
+    let queue = resolve::resolve_queue(link.queue.as_ref(), Some(rate), rtt);
+    match queue.fifo_limit()? {
+        (Limit::Bytes(bytes), _) => Some(bytes.get() as f64),
+        (Limit::Packets(packets), _) => Some(f64::from(packets.get()) * FRAME_BYTES as f64),
+        _ => None,
     }
 }
 
@@ -527,10 +544,11 @@ mod tests {
         let path = BottleneckPath {
             rate_bps: 100e6,
             payload_share,
-            base_rtt_ms: 10.0,
+            base_rtt_ms: Some(10.0),
             full_queue_ms: Some(15.0),
         };
-        assert!((path.bdp_packets() - 82.56).abs() < 0.01, "{}", path.bdp_packets());
+        let packets = path.bdp_packets(10.0);
+        assert!((packets - 82.56).abs() < 0.01, "{packets}");
         assert!((path.payload_bps() / 1e6 - 95.64).abs() < 0.01, "{}", path.payload_bps());
     }
 

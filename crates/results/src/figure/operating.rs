@@ -346,6 +346,7 @@ fn plane_csv(data: &Selection, marks: &[PlaneMarker]) -> String {
 /// The ideal operating point: a fully used bottleneck with an empty queue.
 struct Optimum {
     path: BottleneckPath,
+    base_rtt_ms: f64,
     points: BTreeSet<u32>,
     groups: BTreeSet<String>,
     /// The label if there are several optima, otherwise empty.
@@ -354,7 +355,13 @@ struct Optimum {
     share: f64,
 }
 
-/// Returns the distinct optima of these points' groups in a phase: of all flows together, or the fair share `of_each` flow.
+/// Returns whether two values are equal except for rounding errors, which depend on the length of the phase.
+fn is_same(a: f64, b: f64) -> bool {
+    (a - b).abs() <= 1e-9 * b.abs()
+}
+
+/// Returns the distinct optima of these points' groups in a phase: of all flows together, or the fair share `of_each` flow. Groups without
+/// a constant base RTT have none.
 fn optima<'a>(
     data: &Selection,
     phase: &str,
@@ -363,26 +370,33 @@ fn optima<'a>(
 ) -> Vec<Optimum> {
     let mut found: Vec<Optimum> = Vec::new();
     for (point_id, group) in drawn {
-        let Some(path) = data.path(point_id, group, phase) else { continue };
+        let path = data.path(point_id, group, phase);
+        let known = path.and_then(|path| Some((path, path.base_rtt_ms?)));
+        let Some((path, base_rtt_ms)) = known else { continue };
         let sharing = data.groups_sharing_bottleneck(point_id, group, phase);
         let flows = sharing.values().sum::<u32>().max(1);
         let share = if of_each { 1.0 / f64::from(flows) } else { 1.0 };
-        let place = |path: BottleneckPath, share: f64| (path.base_rtt_ms, path.rate_bps * share);
-        let same = |known: &Optimum| place(known.path, known.share) == place(path, share);
+        let same = |known: &Optimum| {
+            is_same(known.base_rtt_ms, base_rtt_ms)
+                && is_same(known.path.rate_bps * known.share, path.rate_bps * share)
+        };
         let at = found.iter().position(same).unwrap_or(found.len());
         if at == found.len() {
             let (points, groups, label) = Default::default();
-            found.push(Optimum { path, points, groups, label, share });
+            found.push(Optimum { path, base_rtt_ms, points, groups, label, share });
         }
         found[at].points.insert(point_id);
         found[at].groups.insert(group.to_owned());
     }
-    let of_one_point = found.windows(2).all(|pair| pair[0].points == pair[1].points);
+    let same_points = found.windows(2).all(|pair| pair[0].points == pair[1].points);
+    let same_groups = found.windows(2).all(|pair| pair[0].groups == pair[1].groups);
     if found.len() > 1 {
         for optimum in &mut found {
-            optimum.label = match of_one_point {
-                true => optimum.groups.iter().cloned().collect::<Vec<_>>().join(", "),
-                false => data.common_name(&optimum.points),
+            let groups = optimum.groups.iter().cloned().collect::<Vec<_>>().join(", ");
+            optimum.label = match (same_points, same_groups) {
+                (true, _) => groups,
+                (false, true) => data.common_name(&optimum.points),
+                (false, false) => format!("{}: {groups}", data.common_name(&optimum.points)),
             };
         }
     }
@@ -391,7 +405,7 @@ fn optima<'a>(
 
 impl Optimum {
     fn in_flight(&self) -> f64 {
-        self.path.bdp_packets()
+        self.path.bdp_packets(self.base_rtt_ms)
     }
 
     fn mbit_per_s(&self) -> f64 {
@@ -399,7 +413,7 @@ impl Optimum {
     }
 
     fn srtt_ms(&self) -> f64 {
-        self.path.base_rtt_ms
+        self.base_rtt_ms
     }
 
     fn draw(&self, canvas: &mut Canvas, frame: &Frame, (x, y): (f64, f64)) {

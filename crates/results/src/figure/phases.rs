@@ -366,9 +366,10 @@ fn references(
         ("throughput_per_flow_mean", "mean") => {
             found.ideal = Some(path.payload_bps() / all / metric.scale);
         }
-        ("srtt", "mean") if sharing.len() == 1 => found.ideal = Some(path.base_rtt_ms),
+        ("srtt", "mean") if sharing.len() == 1 => found.ideal = path.base_rtt_ms,
         ("srtt", "mean") => {
-            found.full_queue = path.full_queue_ms.map(|queue_ms| path.base_rtt_ms + queue_ms);
+            let both_ms = path.base_rtt_ms.zip(path.full_queue_ms);
+            found.full_queue = both_ms.map(|(base_rtt_ms, queue_ms)| base_rtt_ms + queue_ms);
         }
         _ => {}
     }

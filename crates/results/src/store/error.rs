@@ -38,7 +38,7 @@ pub enum StoreError {
     /// The plan of a resumed run resolves to something else.
     #[error(
         "{} holds a run of another plan (its resolved plan has sha256 {found}, this one {expected}); \
-         resume with the plan in {}/plan.toml, or start a new run",
+         continue with the version of ccbench that began it (run.json names it), or start a new run of {}/plan.toml",
         path.display(), path.display()
     )]
     OtherPlan {

@@ -91,6 +91,9 @@ mod tests {
         drop(run);
         let error = RunDir::resume(&path, &other).unwrap_err();
         assert!(matches!(error, StoreError::OtherPlan { .. }), "{error}");
+        // `--resume` accepts no plan.
+        let advice = "continue with the version of ccbench that began it (run.json names it)";
+        assert!(error.to_string().contains(advice), "{error}");
     }
 
     #[test]

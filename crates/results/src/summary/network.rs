@@ -100,10 +100,23 @@ struct Path {
 
 /// The links of a point, and the paths of its flow groups.
 #[derive(Debug, Clone)]
-pub(super) struct Network {
+pub(crate) struct Network {
     links: Vec<PathLink>,
     /// Paths of groups, if known: the plan does not have the cabling between nodes with agents.
     paths: BTreeMap<String, Path>,
+    /// Paths of the other groups, with every link.
+    assumed_paths: BTreeMap<String, Path>,
+}
+
+/// What a group's path permits in a span.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct PathLimits<'n> {
+    /// Name of the bottleneck.
+    pub(crate) link: &'n str,
+    /// The bottleneck's mean rate in bit/s.
+    pub(crate) rate_bps: f64,
+    /// Base RTT in us; `None` if it changes, or if a trace or states of flows set it.
+    pub(crate) base_rtt_us: Option<f64>,
 }
 
 /// The slowest link of a path in a span.
@@ -166,17 +179,21 @@ impl Network {
             passed.into_iter().filter_map(|(name, _)| position(name)).collect()
         };
         let path = |(group, flow): (&String, &Flow)| {
-            topology.round_trip(&flow.from, &flow.to)?;
             let path = Path {
                 data: indices(resolve::path_links_in(plan, &topology, group)),
                 round_trip: indices(resolve::on_round_trip(plan, &topology, group)),
                 limit_bps: flow.rate.map_or(f64::INFINITY, |rate| rate.bits_per_sec() as f64),
                 is_finite: flow.bytes.is_some(),
             };
-            Some((group.clone(), path))
+            (group.clone(), path)
         };
-        let paths = plan.flows.iter().filter_map(path).collect();
-        Self { links, paths }
+        let (known, unknown): (Vec<_>, Vec<_>) = plan
+            .flows
+            .iter()
+            .partition(|(_, flow)| topology.round_trip(&flow.from, &flow.to).is_some());
+        let paths = known.into_iter().map(path).collect();
+        let assumed_paths = unknown.into_iter().map(path).collect();
+        Self { links, paths, assumed_paths }
     }
 
     /// Returns whether the paths of these groups are known.
@@ -219,7 +236,10 @@ impl Network {
 
     /// Returns the base RTT of a group in us: the sum of the delays on its path. `None` if it changes in this span, or if a trace sets it.
     pub(super) fn base_rtt_us(&self, group: &str, span: Span) -> Option<f64> {
-        let path = self.paths.get(group)?;
+        self.round_trip_us(self.paths.get(group)?, span)
+    }
+
+    fn round_trip_us(&self, path: &Path, span: Span) -> Option<f64> {
         let delay_us = |nth: &usize| {
             let link = &self.links[*nth];
             link.delay_us.as_ref().filter(|_| !link.delay_is_triggered)?.constant(span)
@@ -261,7 +281,10 @@ impl Network {
         span: Span,
         curves: Curves<'_, '_>,
     ) -> Option<Bottleneck> {
-        let links = &self.paths.get(group)?.data;
+        self.slowest(&self.paths.get(group)?.data, span, curves)
+    }
+
+    fn slowest(&self, links: &[usize], span: Span, curves: Curves<'_, '_>) -> Option<Bottleneck> {
         if links.iter().any(|link| self.links[*link].rate_is_triggered) {
             return None;
         }
@@ -269,6 +292,30 @@ impl Network {
             Some(Bottleneck { link: *link, rate_bps: self.rate_bps(*link, span, curves)? })
         });
         rated.min_by(|a, b| a.rate_bps.total_cmp(&b.rate_bps))
+    }
+
+    /// Returns the path of a group. If the cabling is not known, assumes that the path has every link.
+    fn known_or_assumed(&self, group: &str) -> Option<&Path> {
+        self.paths.get(group).or_else(|| self.assumed_paths.get(group))
+    }
+
+    /// Returns bottleneck and base RTT of a group; `None` without a bottleneck. If the cabling is not known, the path has every link.
+    pub(crate) fn limits(
+        &self,
+        group: &str,
+        span: Span,
+        curves: Curves<'_, '_>,
+    ) -> Option<PathLimits<'_>> {
+        let path = self.known_or_assumed(group)?;
+        let Bottleneck { link, rate_bps } = self.slowest(&path.data, span, curves)?;
+        let base_rtt_us = self.round_trip_us(path, span);
+        (rate_bps > 0.0).then(|| PathLimits { link: &self.links[link].name, rate_bps, base_rtt_us })
+    }
+
+    /// Returns whether a group's data passes a link. If the cabling is not known, it passes every link.
+    pub(crate) fn may_pass(&self, group: &str, link: &str) -> bool {
+        let path = self.known_or_assumed(group);
+        path.is_some_and(|path| path.data.iter().any(|nth| self.links[*nth].name == link))
     }
 
     /// Returns whether a trace sets the rate of a link.
@@ -495,6 +542,10 @@ mod tests {
         assert_eq!(network.bottleneck("long", span, &none), None);
         assert_eq!(network.base_rtt_us("long", span), None);
         assert_eq!(network.longest_rtt(), Micros::new(0));
+        // For figures, every path has every link.
+        let limits = PathLimits { link: "one", rate_bps: 12e6, base_rtt_us: Some(22_000.0) };
+        assert_eq!(network.limits("second", span, &none), Some(limits));
+        assert!(network.may_pass("second", "one") && !network.may_pass("nobody", "one"));
         let all = [("long", Group { flows: 1, span })];
         assert!(!network.has_paths(&all));
         assert_eq!(network.fair_shares(&all, span, &none), None);

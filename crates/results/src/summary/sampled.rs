@@ -226,13 +226,13 @@ impl<'a> BinSpan<'a> {
             spread(flow, "throughput", &rates, &mut numbers);
             let power = |bin: &Bin| Some(rate(bin)? * 1e6 / (bin.srtt_us()? / 1e6));
             mean(flow, "power", "bit/s/s", bins.iter().map(power), &mut numbers);
-            let positive = |rate: f64| (rate > 0.0).then_some(rate);
+            let positive = |bin: &Bin| rate(bin).filter(|rate| *rate > 0.0);
             let utilities: [(_, _, Utility); 2] = [
                 ("utility_pf", "ln(Mbit/s)", f64::ln),
                 ("utility_mpd", "s/Mbit", |rate| -1.0 / rate),
             ];
             for ((metric, unit, of), sum) in utilities.into_iter().zip(&mut sums) {
-                let values = rates.iter().map(|rate| positive(*rate).map(of));
+                let values = bins.iter().map(|bin| positive(bin).map(of));
                 *sum += mean(flow, metric, unit, values, &mut numbers).unwrap_or(f64::NAN);
             }
         }
@@ -454,6 +454,11 @@ mod tests {
         late.interval("b", 0.3, 0.1, 100.0);
         assert_close(find(&late, None, "jain_fairness", "mean"), 1.0);
         assert_eq!(find(&late, None, "jain_fairness", "undefined"), Some((2.0, 3)));
+        // So are the flow's utilities.
+        for metric in ["utility_pf", "utility_mpd"] {
+            assert_eq!(find(&late, Some("b"), metric, "undefined"), Some((2.0, 3)), "{metric}");
+            assert_eq!(find(&late, Some("b"), metric, "mean").map(|found| found.1), Some(1));
+        }
     }
 
     #[test]

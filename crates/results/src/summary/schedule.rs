@@ -76,7 +76,7 @@ impl Schedule {
     }
 
     /// Returns the network of a point; `None` if the plan cannot be read.
-    pub(super) fn network(&self, point_id: u32) -> Option<&Network> {
+    pub(crate) fn network(&self, point_id: u32) -> Option<&Network> {
         Some(&self.timing(point_id)?.network)
     }
 

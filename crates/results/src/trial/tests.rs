@@ -15,7 +15,7 @@ pub(crate) fn info() -> RunInfo {
     RunInfo {
         plan_name: "crash".into(),
         plan_text: "name = \"crash\"\n".into(),
-        resolved_text: "name = \"crash\"\n".into(),
+        resolved_text: "# crash: there is no plan\n".into(),
         plan_sha256: "0123456789abcdef".into(),
         points: vec![(0, vec![])],
         repeat: 3,

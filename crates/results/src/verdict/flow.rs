@@ -34,8 +34,10 @@ pub const OUTAGE_NS: u64 = 100_000_000;
 pub const OVERRUN_S: f64 = 0.3;
 /// ... and the queues on the path drain within a few smoothed RTTs.
 pub const OVERRUN_RTTS: f64 = 3.0;
-/// How long before its planned end a flow's socket may close.
+/// How long before its planned end a flow's socket may close ...
 pub const EARLY_S: f64 = 1.0;
+/// ... plus this many sampling intervals, because its last sample is earlier than its end.
+pub const EARLY_INTERVALS: f64 = 2.0;
 /// Share of samples that may come more than 1.5 intervals after the previous one.
 pub const LATE_SAMPLES_SHARE: f64 = 0.05;
 
@@ -390,9 +392,11 @@ impl FlowState {
             return;
         };
         let early_s = stop_s - last_s;
-        if early_s > EARLY_S + 2.0 * every.as_secs_f64() {
+        let limit_s = EARLY_S + EARLY_INTERVALS * every.as_secs_f64();
+        if early_s > limit_s {
             let why = format!(
-                "the sender's socket closed {early_s:.2} s before the flow's end (limit {EARLY_S:.0} s)"
+                "the sender's socket closed {early_s:.2} s before the flow's end (limit {limit_s:.2} s: {EARLY_S:.0} s plus \
+                 {EARLY_INTERVALS:.0} sampling intervals)"
             );
             problems.add(Status::Degraded, ReasonCode::FlowEarly, why);
         }
@@ -519,6 +523,20 @@ flows = ["many"]
         let closed = FlowState { last_sample_s: Some(3.0), ..FlowState::default() };
         let starved_and_early = [ReasonCode::FlowEarly, ReasonCode::FlowStarved];
         assert_eq!(judged(&closed, true), starved_and_early.map(|code| (code, Status::Degraded)));
+    }
+
+    #[test]
+    fn the_limit_of_an_early_end_includes_two_sampling_intervals() {
+        let why = |last_s| {
+            let flow = FlowState { last_sample_s: Some(last_s), ..FlowState::default() };
+            let mut problems = Problems::default();
+            flow.judge_end(10.0, Micros::from_secs(2), &mut problems);
+            problems.0.remove(&ReasonCode::FlowEarly).map(|(_, _, why)| why)
+        };
+        assert_eq!(why(5.1), None);
+        let early = why(4.9).unwrap();
+        assert!(early.contains("5.10 s before"), "{early}");
+        assert!(early.ends_with("(limit 5.00 s: 1 s plus 2 sampling intervals)"), "{early}");
     }
 
     #[test]

@@ -285,13 +285,28 @@ fn run_without_digests_is_not_covered_but_incomplete_tables_are_found() {
 fn a_changed_plan_is_refused_by_readers() {
     let root = tempfile::tempdir().unwrap();
     let run = finished_run(root.path());
-    std::fs::write(run.join("plan.resolved.toml"), "name = \"crush\"\n").unwrap();
+    std::fs::write(run.join("plan.resolved.toml"), "# crush: there is no plan\n").unwrap();
     let error = summarize(&run, TrialFilter::default()).unwrap_err().to_string();
     let expected = "plan.resolved.toml is damaged (changed: its SHA-256 differs)";
     assert!(error.contains(expected) && error.contains("`ccbench verify "), "{error}");
     assert!(matches!(RunDir::open(&run), Err(StoreError::DamagedPlan { .. })));
     without_digests(&run);
     RunDir::open(&run).unwrap();
+}
+
+#[test]
+fn a_missing_plan_is_refused_by_readers() {
+    let root = tempfile::tempdir().unwrap();
+    let run = finished_run(root.path());
+    std::fs::remove_file(run.join("plan.resolved.toml")).unwrap();
+    let error = summarize(&run, TrialFilter::default()).unwrap_err().to_string();
+    assert!(error.contains("plan.resolved.toml is damaged (missing)"), "{error}");
+    assert!(matches!(RunDir::open(&run), Err(StoreError::DamagedPlan { .. })));
+    // The size is known before the files of a run are copied.
+    assert!(RunDir::recorded_bytes(&run).unwrap() > 0);
+    // Runs of early versions have no such file.
+    without_digests(&run);
+    assert_eq!(RunDir::open(&run).unwrap().notes(), [""; 0]);
 }
 
 #[test]

@@ -96,6 +96,50 @@ fn full_queue_is_no_ideal() {
 }
 
 #[test]
+fn references_follow_changes_and_policers() {
+    let root = tempfile::tempdir().unwrap();
+    let run = made_up(root.path());
+    let figure = |kind, plan: &str, phase: &str| {
+        put_plan(&run, plan);
+        let wheres = [("scheme", "cubic"), ("phase", phase)];
+        figure::draw(&run, &request(kind, &wheres)).unwrap().remove(0)
+    };
+    let bars = |plan: &str, phase: &str| figure(Kind::Phases, plan, phase);
+    let near = |found: f64, wanted: f64| {
+        assert!((found - wanted).abs() < 1e-6 * wanted, "{found} is not {wanted}");
+    };
+    let throughput = [("metric", "Throughput (Mbit/s)"), ("group", "under_test")];
+    let rtt = [("metric", "Mean sRTT (ms)"), ("group", "under_test")];
+    let with_delay = TWO_PATHS.replace("\"1gbit\"\n", "\"1gbit\"\ndelay = \"1ms\"\n");
+    let changed = |at: &str, set: &str| {
+        format!("{with_delay}[[changes]]\nat = \"{at}\"\nset = {{ {set} }}\n")
+    };
+    // Between both phases.
+    let set = r#""links.bottleneck.rate" = "500mbit", "links.bottleneck.delay" = "3ms""#;
+    let before = bars(&changed("5s", set), "alone");
+    near(number(&before, &throughput, "ideal"), 1000.0 * PAYLOAD);
+    near(number(&before, &rtt, "ideal"), 1.0);
+    let after = bars(&changed("5s", set), "compete");
+    near(number(&after, &throughput, "ideal"), 500.0 * PAYLOAD * 2.0 / 3.0);
+    // 100 kB at 500 Mbit/s, plus the delay.
+    near(number(&after, &rtt, "full_queue"), 1.6 + 3.0);
+    let strips = figure(Kind::Strips, &changed("5s", set), "compete");
+    let cross = [("flow_id", "cross/0"), ("trial", "1")];
+    near(number(&strips, &cross, "fair_mbit_s"), 500.0 * PAYLOAD / 3.0);
+    // In the middle of a phase: the rate is the mean, but there is no base RTT.
+    let during = bars(&changed("7s", set), "compete");
+    near(number(&during, &throughput, "ideal"), 750.0 * PAYLOAD * 2.0 / 3.0);
+    assert_eq!(cells(&during, &rtt, "full_queue"), [""]);
+    let limit = changed("7s", r#""links.bottleneck.queue.limit" = "50kB""#);
+    assert_eq!(cells(&bars(&limit, "compete"), &rtt, "full_queue"), [""]);
+    // A policer in front of the queue, which does not fill.
+    let policer = "\"1gbit\"\npolicer = { rate = \"200mbit\", burst = \"100kB\" }\n";
+    let policed = bars(&TWO_PATHS.replace("\"1gbit\"\n", policer), "compete");
+    near(number(&policed, &throughput, "ideal"), 200.0 * PAYLOAD * 2.0 / 3.0);
+    assert_eq!(cells(&policed, &rtt, "full_queue"), [""]);
+}
+
+#[test]
 fn plane_draws_every_group_beside_its_fair_share() {
     let root = tempfile::tempdir().unwrap();
     let run = made_up(root.path());

@@ -7,6 +7,7 @@ use ccbench_results::observer::Observer;
 
 use super::*;
 
+mod flent;
 mod groups;
 mod heatmaps;
 mod openmetrics;

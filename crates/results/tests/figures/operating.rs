@@ -43,3 +43,50 @@ fn joint_operating_point_is_the_net_of_the_summary() {
     assert!((drawn - 40.0).abs() < 1e-9 && (drawn - flow.value).abs() < 1e-9);
     assert!((joint("srtt_ms") - 24.0).abs() < 1e-9);
 }
+
+#[test]
+fn each_group_has_the_base_rtt_of_its_path() {
+    let root = tempfile::tempdir().unwrap();
+    let run = run_with_unequal_intervals_of(root.path(), &["under_test", "cross"]);
+    let draw = |kind, plan: &str| {
+        put_plan(&run, plan);
+        figure::draw(&run, &request(kind, &[("phase", "alone")])).unwrap().remove(0)
+    };
+    // `cross` has a longer path to the bottleneck.
+    let plan = plan_with_slow_access_link().replace("rate = \"10mbit\"", "delay = \"9ms\"");
+    let (point, bars) = (draw(Kind::OperatingPoint, &plan), draw(Kind::Phases, &plan));
+    for (group, rtt_ms) in [("under_test", 1.0), ("cross", 10.0)] {
+        let optimum = format!("optimum of {group}");
+        let best = |column| number(&point, &[("subject", optimum.as_str())], column);
+        let packets = 1e9 * rtt_ms / 1e3 / 8.0 / 1514.0;
+        for (column, wanted) in [
+            ("srtt_ms", rtt_ms),
+            ("in_flight_pkts", packets),
+            ("throughput_mbit_s", 1000.0 * PAYLOAD),
+        ] {
+            let found = best(column);
+            assert!((found - wanted).abs() < 1e-6 * wanted, "{group}: {column}: {found}");
+        }
+        // 100 kB at 1 Gbit/s.
+        let rtt = [("metric", "Mean sRTT (ms)"), ("group", group)];
+        let full_queue_ms = number(&bars, &rtt, "full_queue");
+        assert!((full_queue_ms - (rtt_ms + 0.8)).abs() < 1e-6, "{group}: {full_queue_ms}");
+    }
+    let change = "[[changes]]\nat = \"3s\"\nset = { \"links.access.delay\" = \"20ms\" }\n";
+    let point = draw(Kind::OperatingPoint, &(plan + change));
+    assert_eq!(cells(&point, &[("subject", "optimum")], "srtt_ms"), ["1"], "{}", point.csv);
+    assert!(!point.csv.contains("optimum of"), "{}", point.csv);
+}
+
+#[test]
+fn optima_of_several_points_and_groups_have_both_names() {
+    let root = tempfile::tempdir().unwrap();
+    let run = made_up(root.path());
+    let plan = plan_with_slow_access_link().replace("rate = \"10mbit\"", "delay = \"5ms\"");
+    put_plan(&run, &plan);
+    let wide = Request { width_mm: Some(175.0), ..request(Kind::Plane, &[("phase", "compete")]) };
+    let svg = figure::draw(&run, &wide).unwrap().remove(0).svg;
+    for group in ["under_test", "cross"] {
+        assert!(svg.contains(&format!("fill=\"#c2185b\">cubic, 20: {group}</text>")), "{svg}");
+    }
+}

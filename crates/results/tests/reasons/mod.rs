@@ -116,6 +116,18 @@ fn gives_no_advice_without_a_lack_of_cpu_time() {
     assert!(!text.contains("steal") && !text.contains("What helps"), "{text}");
 }
 
+/// Without it, simulated claims would pass for those of a kernel.
+#[test]
+fn claims_of_a_simulated_run_have_its_note() {
+    let root = tempfile::tempdir().unwrap();
+    let run = run_with(root.path(), &[(&[], &[])], RunBackend::Simulator { model_version: 3 });
+    let summary = RunSummary::compute(&run, TrialFilter::default()).unwrap();
+    let mut out = Vec::new();
+    table::print_claims(&summary, &mut out, 120).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    assert!(text.contains("\nnote: simulated: model 3,"), "{text}");
+}
+
 /// On a virtual clock, the host's load cannot cause reasons.
 #[test]
 fn gives_no_advice_on_a_virtual_clock() {
