@@ -244,7 +244,8 @@ pub struct Flow {
     /// alone at the start of the trial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<Micros>,
-    /// Maximum random delay of the start, drawn from the trial's seed; absent: none, in the lab and the simulator `10ms`.
+    /// Maximum random delay of the start, drawn from the trial's seed; absent: none, in the lab and the simulator `10ms`, at
+    /// most a tenth of the group's time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_jitter: Option<Micros>,
     /// When it stops; absent: at the end of the last phase that lists it, or with `start` alone at the end of the

@@ -7,17 +7,18 @@ use std::net::IpAddr;
 
 use crate::cc::NamedState;
 use crate::plan::checked::CheckedPlan;
-use crate::plan::parse::set::join_key;
 use crate::plan::{Class, LimitUnit, Link, PathPreset, Plan, Queue};
 use crate::topology::Topology;
 use crate::trace::Replay;
 use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Packets, Ppm, Rate};
 
 mod matches;
+mod relative_limits;
 mod unscheduled;
 
 pub use matches::PacketMatch;
 pub(crate) use matches::{FlowAddress, packet_matches};
+pub use relative_limits::relative_limits;
 pub(crate) use unscheduled::remove_unscheduled;
 
 /// Everything a link's backend needs to know.
@@ -286,12 +287,8 @@ fn base_rtt_on(
         .unwrap_or_else(all)
 }
 
-/// The links that a flow group's data pass, with their names; all links if the cabling is not known (nodes with agents).
-pub fn path_links<'p>(plan: &'p Plan, group: &str) -> Vec<(&'p str, &'p Link)> {
-    path_links_in(plan, &Topology::build(plan), group)
-}
-
-/// As [`path_links`], in the topology of this plan.
+/// The links that a flow group's data pass in the topology of this plan, with their names; all links if the cabling is not known
+/// (nodes with agents).
 pub fn path_links_in<'p>(
     plan: &'p Plan,
     topology: &Topology,
@@ -325,14 +322,9 @@ fn links_on<'p>(
     links.map(|(name, link)| (name.as_str(), link)).collect()
 }
 
-/// The slowest link that a flow group's data pass, by the rate at which its queue drains, with its name. `None` if no link has a
-/// rate.
-pub fn bottleneck<'p>(plan: &'p Plan, group: &str) -> Option<(&'p str, &'p Link)> {
-    bottleneck_in(plan, &Topology::build(plan), group)
-}
-
-/// As [`bottleneck`], in the topology of this plan.
-pub fn bottleneck_in<'p>(
+/// The slowest link that a flow group's data pass in the topology of this plan, by the rate at which its queue drains, with its name.
+/// `None` if no link has a rate.
+pub(crate) fn bottleneck_in<'p>(
     plan: &'p Plan,
     topology: &Topology,
     group: &str,
@@ -396,33 +388,6 @@ fn resolve_limit((limit, unit): (Limit, LimitUnit), rate: Rate, rtt: Micros) -> 
     }
 }
 
-/// The limits of a point's queues that depend on a rate or a round-trip time, with those of default queues: the key, the limit, and
-/// its value in bytes or packets.
-pub fn relative_limits(plan: &Plan) -> Vec<(String, Limit, Limit)> {
-    let (normalized, topology) = (normalize(plan), Topology::build(plan));
-    let rtts = base_rtts_in(&normalized, &topology);
-    let mut found = Vec::new();
-    let mut add = |path: &[&str], queue: Option<&Queue>, rate: Rate, rtt: Micros| {
-        let Some(queue) = queue else { return };
-        let resolved = resolve_queue(Some(queue), Some(rate), rtt).limits();
-        for ((key, limit, _), (_, amount, _)) in queue.limits().into_iter().zip(resolved) {
-            if limit.is_relative() {
-                found.push((join_key(&[path, &[key]].concat()), limit, amount));
-            }
-        }
-    };
-    for (name, link) in &normalized.links {
-        let Some(rate) = drain_rate(link) else { continue };
-        let rtt = rtts.get(name.as_str()).copied().unwrap_or_default();
-        add(&["links", name, "queue"], link.queue.as_ref(), rate, rtt);
-        for (class_name, class) in &link.classes {
-            let path = ["links", name, "classes", class_name, "queue"];
-            add(&path, class.queue.as_ref(), class.rate, rtt);
-        }
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -480,8 +445,10 @@ mod tests {
         assert_eq!(base_rtt(&plan, "back"), ms(15));
         assert_eq!(base_rtt(&plan, "elsewhere"), ms(45), "no flow passes: the sum of all");
         assert_eq!(base_rtt(&normalize(&plan), "elsewhere"), ms(45));
-        let of_data: Vec<&str> = path_links(&plan, "f").into_iter().map(|(name, _)| name).collect();
-        let both = on_round_trip(&plan, &Topology::build(&plan), "f");
+        let topology = Topology::build(&plan);
+        let of_data = path_links_in(&plan, &topology, "f");
+        let of_data: Vec<&str> = of_data.into_iter().map(|(name, _)| name).collect();
+        let both = on_round_trip(&plan, &topology, "f");
         let both: Vec<&str> = both.into_iter().map(|(name, _)| name).collect();
         assert_eq!((of_data, both), (vec!["there"], vec!["back", "there"]));
     }

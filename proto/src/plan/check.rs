@@ -48,13 +48,22 @@ pub use timeline::refuse_phases;
 /// Execution targets of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Target {
-    /// Kernels: nodes, network namespaces or the lab, as the plan and the command line say.
+    /// Kernels: nodes, network namespaces, or the lab if the plan selects it.
     #[default]
     Kernel,
+    /// The lab, also if the plan does not select it.
+    Lab,
     /// The simulator, which models a part of what kernels can do.
     Simulator,
     /// Not known: the plan comes from results, or is an agent's, and a controller has checked it for its target.
     Any,
+}
+
+impl Target {
+    /// Whether kernels run the plan for certain.
+    fn is_kernel(self) -> bool {
+        matches!(self, Self::Kernel | Self::Lab)
+    }
 }
 
 impl CheckedPlan {

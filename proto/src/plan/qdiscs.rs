@@ -27,7 +27,7 @@ impl Link {
         queue: Option<&Queue>,
         has_classes: bool,
     ) -> Vec<UnsupportedFeature> {
-        let features: [(&'static [&'static str], Option<&'static str>); 7] = [
+        let features: [(&'static [&'static str], Option<&'static str>); 8] = [
             (&["ecn_rewrite"], self.ecn_rewrite.map(|_| "an `ecn_rewrite`")),
             (&["ack_aggregation"], self.ack_aggregation.map(|_| "an `ack_aggregation`")),
             (&["ack_filter"], self.ack_filter.then(|| unsupported_ack_filter(queue)).flatten()),
@@ -38,6 +38,7 @@ impl Link {
             (&["slot"], self.slot.and_then(|slot| slot.unsupported(self, queue))),
             (&["jitter", "hold"], self.jitter.and_then(|j| j.hold).map(|_| "jitter with a `hold`")),
             (&["reorder", "late"], self.reorder.and_then(|reorder| reorder.unsupported(self))),
+            (&["path_switch"], self.unsupported_path_switch()),
         ];
         features
             .into_iter()
@@ -58,6 +59,13 @@ impl Link {
         let is_random = shares.iter().flatten().any(|share| share.get() > 0);
         (is_random || self.burst_loss.is_some())
             .then_some("a `policer` behind random loss or duplication")
+    }
+
+    /// Why netem lets no packet overtake after a change of the delay: what keeps the order under jitter applies to all packets.
+    fn unsupported_path_switch(&self) -> Option<&'static str> {
+        let keeps_order = self.jitter.is_some_and(|jitter| !jitter.reorder);
+        (self.path_switch && keeps_order)
+            .then_some("a `path_switch` with `jitter` that keeps the order")
     }
 }
 
@@ -184,5 +192,16 @@ mod tests {
         assert_eq!(lacks(&Link { jitter, ..with(reorder(10_000, 2)) }, &pfifo()), ["reorder"]);
         let skips = Reorder::new(Ppm::new(100).unwrap());
         assert!(lacks(&Link { jitter, ..with(skips) }, &pfifo()).is_empty());
+    }
+
+    #[test]
+    fn path_switch_needs_no_jitter_or_one_that_reorders() {
+        let link = Link { path_switch: true, ..Link::default() };
+        assert!(lacks(&link, &pfifo()).is_empty());
+        let in_order = Some(Jitter::default());
+        let jittered = Link { jitter: in_order, ..link.clone() };
+        assert_eq!(lacks(&jittered, &pfifo()), ["path_switch"]);
+        let jitter = Some(Jitter { reorder: true, ..Jitter::default() });
+        assert!(lacks(&Link { jitter, ..link }, &pfifo()).is_empty());
     }
 }

@@ -90,6 +90,12 @@ fn rejects_what_it_has_no_model_of() {
     error("nodes", "[lab]\nkernel = \"6.12\"", "lab.kernel", "the simulator runs no kernel");
     let cake = "queue = { kind = \"cake\" }";
     error("link", cake, "links.l.queue", "the simulator does not model CAKE");
+    let gso = "queue = { kind = \"dualpi2\", split_gso = false }";
+    let key = "links.l.queue.split_gso";
+    error("link", gso, key, "the simulator does not model `split_gso`");
+    let userspace = with("link", &format!("backend = \"userspace\"\n{gso}"));
+    let found = problems(Target::Kernel, &userspace);
+    assert!(found.iter().any(|p| p.severity == Severity::Error && p.path == key), "{found:#?}");
     let vegas = "the simulator has no model of the kernel's `vegas`, only of cubic, reno, bbr and ccbench's own: for";
     error("flow", "cc = \"vegas\"", "flows.f.cc", vegas);
     let nv = "the simulator has no model of the kernel's `nv`, only of cubic, reno, bbr and ccbench's own: use one of these";
@@ -110,6 +116,21 @@ fn rejects_what_it_has_no_model_of() {
     error("flow", &named, "probes.p.host", "simulated nodes resolve no names");
     let capture = "[capture.c]\nnode = \"router\"\ntoward = \"dst\"";
     error("flow", capture, "capture.c", "simulated packets have no payload");
+}
+
+#[test]
+fn rejects_changes_to_what_it_has_no_model_of() {
+    let queue = "queue = { kind = \"fq\" }";
+    let change = "[[changes]]\nat = \"5s\"\nset = { \"links.l.queue.maxrate\" = \"1mbit\" }\n";
+    let why = "only the kernel's qdisc has it: give the flows or the link a rate instead";
+    let path = "changes.0.set.\"links.l.queue.maxrate\"";
+    let errors = |target| -> Vec<(String, String)> {
+        let found = problems(target, &(with("link", queue) + change)).into_iter();
+        let found = found.filter(|problem| problem.severity == Severity::Error);
+        found.map(|problem| (problem.path, problem.reason)).collect()
+    };
+    assert!(errors(Target::Kernel).is_empty());
+    assert_eq!(errors(Target::Simulator), [(path.to_owned(), why.to_owned())]);
 }
 
 #[test]
@@ -156,12 +177,16 @@ fn finite_flows_and_pauses_need_no_tool_where_the_default_has_them() {
             let found = problems(target, plan).into_iter();
             found.filter(|problem| problem.severity == Severity::Error).count()
         };
-        assert_eq!((errors(Target::Simulator, &plan), errors(Target::Any, &plan)), (0, 0));
+        for target in [Target::Simulator, Target::Lab, Target::Any] {
+            assert_eq!(errors(target, &plan), 0, "{target:?}");
+        }
         assert_eq!(errors(Target::Kernel, &plan), 1);
         let lab = plan.replace("[nodes]", "[lab]\nengine = \"qemu\"\n[nodes]");
         assert_eq!(errors(Target::Kernel, &lab), 0);
         let iperf3 = with("flow", &format!("tool = \"iperf3\"\n{keys}"));
-        assert_eq!(errors(Target::Simulator, &iperf3), 1);
+        for target in [Target::Simulator, Target::Lab] {
+            assert_eq!(errors(target, &iperf3), 1, "{target:?}");
+        }
     }
 }
 
@@ -178,6 +203,17 @@ fn a_handshake_takes_less_than_the_generator_waits() {
     error("3100ms", Severity::Warning);
     let found = problems(Target::Simulator, &with_delay("3s"));
     assert_eq!(found, problems(Target::Kernel, &with_delay("3s")));
+    // In the lab, the generator is the default, too.
+    let warned = |target, text: &str| {
+        let found = problems(target, text);
+        found.iter().any(|problem| problem.reason.starts_with("a handshake takes 4s"))
+    };
+    let slow = with_delay("4s");
+    assert!(warned(Target::Lab, &slow) && !warned(Target::Kernel, &slow));
+    let lab = slow.replace("[nodes]", "[lab]\nengine = \"qemu\"\n[nodes]");
+    assert!(warned(Target::Kernel, &lab) && !warned(Target::Any, &lab));
+    let iperf3 = slow.replace("# flow", "tool = \"iperf3\"");
+    assert!(!warned(Target::Lab, &iperf3));
     let change = "[[changes]]\nat = \"1s\"\nset = { \"links.l.delay\" = \"1s\" }\n";
     let why = "a handshake takes 4s";
     has(Severity::Warning, &(with_delay("4s") + change), "flows.f", why);
@@ -250,7 +286,9 @@ fn only_the_simulator_triggers_changes_of_links_of_other_nodes() {
         found.filter(|p| p.severity == Severity::Error).map(|p| p.path).collect()
     };
     let elsewhere = with("flow", lines);
-    assert_eq!(errors(Target::Kernel, &elsewhere), [r#"changes.0.set."links.l.rate""#]);
+    for target in [Target::Kernel, Target::Lab] {
+        assert_eq!(errors(target, &elsewhere), [r#"changes.0.set."links.l.rate""#]);
+    }
     for target in [Target::Simulator, Target::Any] {
         assert_eq!(errors(target, &elsewhere), Vec::<String>::new());
     }

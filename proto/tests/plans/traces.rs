@@ -79,14 +79,18 @@ fn a_traces_mean_rate_is_what_relative_limits_refer_to() {
     assert_eq!(task_for(&again, "router", &TrialContext::default()), task);
 }
 
-#[test]
-fn opportunities_have_a_mean_too() {
+/// One opportunity per millisecond.
+fn opportunities() -> TraceFiles {
     let at_ns = (1..=1000).map(|ms| ms * 1_000_000).collect();
     let all = Opportunities { at_ns, bytes: 1500, length_ns: 1_000_000_000 };
     let trace = Arc::new(Trace::Opportunities(all));
-    let facts = TraceFacts { sha256: SHA.to_owned(), trace };
+    files(&[("a.csv", Ok(TraceFacts { sha256: SHA.to_owned(), trace }))])
+}
+
+#[test]
+fn opportunities_have_a_mean_too() {
     let sets = ["links.l.trace.on_end=loop"];
-    let (plan, _) = read(&sets, files(&[("a.csv", Ok(facts))])).unwrap();
+    let (plan, _) = read(&sets, opportunities()).unwrap();
     let mean = plan.plan().links["l"].trace.as_ref().unwrap().mean_rate;
     assert_eq!(mean, Some(Rate::from_bits_per_sec(12_112_000)));
 }
@@ -179,6 +183,34 @@ fn trace_contents_are_checked_with_the_plan() {
         a(steps(vec![delay], 20)),
     );
     assert!(message.contains("links.l.queue: needs a rate"), "{message}");
+}
+
+#[test]
+fn kernel_backend_has_neither_opportunities_nor_a_stop() {
+    let kernel = "links.l.backend=kernel";
+    let message = refused(&[kernel], opportunities());
+    assert!(message.contains("`a.csv` has delivery opportunities"), "{message}");
+    let rows = || files(&[("a.csv", steps(vec![step(0, Some(10))], 20))]);
+    let stop = "links.l.trace.on_end=stop";
+    let message = refused(&[kernel, stop], rows());
+    assert!(message.contains("on_end: \"stop\" needs the userspace backend"), "{message}");
+    assert!(read(&[stop], rows()).is_ok() && read(&[kernel], rows()).is_ok());
+}
+
+/// The rates of classes change in proportion to the link's rate, so only its mean limits their sum.
+#[test]
+fn guaranteed_rates_are_those_at_the_mean_rate() {
+    // 4 mbit for 15 s, 24 for 5 s: 9 on average.
+    let facts = || files(&[("a.csv", steps(vec![step(0, Some(4)), step(15, Some(24))], 20))]);
+    let checked = |rate: &str| {
+        let class = format!("[links.l.classes.c]\nrate = \"{rate}\"\nmatch = {{ dscp = 46 }}\n");
+        read_with(&PLAN.replace("[flows.f]", &format!("{class}[flows.f]")), &[], facts())
+    };
+    assert!(checked("9mbit").is_ok());
+    let problems = checked("9001kbit").unwrap_err();
+    let why = "their guaranteed rates sum to 9001kbit, more than 9mbit, the mean rate of `a.csv`";
+    let is_it = |p: &PlanProblem| p.path == "links.l.classes" && p.reason.starts_with(why);
+    assert!(problems.iter().any(is_it), "{problems:?}");
 }
 
 #[test]

@@ -230,7 +230,10 @@ fn bounded_reordering_and_path_switches_are_netems() {
     let placed = &tree.netems[..];
     assert_eq!(placed.iter().map(|p| (p.handle, p.parent)).collect::<Vec<_>>(), [(0x1_0000, ROOT)]);
     let jitter = Some(Jitter::default());
-    assert!(plan(&with(Link { jitter, ..link }), 3, 1518).unwrap_err().what.contains("`late`"));
+    let late = Link { jitter, ..link.clone() };
+    assert!(plan(&with(late), 3, 1518).unwrap_err().what.contains("`late`"));
+    let switched = Link { jitter, reorder: None, ..link };
+    assert!(plan(&with(switched), 3, 1518).unwrap_err().what.contains("`path_switch`"));
 }
 
 #[test]

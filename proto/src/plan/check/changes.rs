@@ -17,7 +17,7 @@ use super::limits::{LENGTHS, MAX_DELAY, MAX_RATE};
 use super::links::Sources;
 use super::lints::ROUND_TRIP;
 use super::problems::Problems;
-use super::{names, queues, triggers};
+use super::{lints, names, queues, triggers};
 
 /// Checks the changes of a plan. `normalized` is the plan with its presets merged.
 pub(super) fn check(
@@ -97,18 +97,24 @@ fn changed_queues(
     let mut before = queues::contradictions(&queue, rate_and_rtt);
     for (_, index, entry) in entries {
         let number = index.to_string();
+        let reads: [&[&str]; 4] =
+            [&["changes"], &["links", name, "queue"], &["links", name, "path"], &["path"]];
         for (whole, value) in &entry.set {
-            let place = join_key(&["changes", &number, "set", whole]);
+            let path = ["changes", &number, "set", whole];
+            let place = join_key(&path);
             if let Some(key) = whole.strip_prefix(&prefix)
                 && problems.found.iter().all(|found| found.path != place)
                 && let Ok(changed) = queue.with(key, value)
             {
                 queue = changed;
+                let raised = rate_and_rtt.1.map(|rtt| lints::raised(&queue, (rate, rtt)));
+                let raised = raised.into_iter().flatten().find(|(raised, _)| *raised == key);
+                if let Some((_, why)) = raised {
+                    problems.warning_from(&path, &reads, why);
+                }
             }
         }
         let after = queues::contradictions(&queue, rate_and_rtt);
-        let reads: [&[&str]; 4] =
-            [&["changes"], &["links", name, "queue"], &["links", name, "path"], &["path"]];
         for (key, why) in after.iter().filter(|found| !before.contains(found)) {
             let whole = format!("{prefix}{key}");
             let set = ["changes", &number, "set"];
@@ -230,19 +236,14 @@ fn change_of_rate(
         };
         problems.error(path, why);
     }
-    let sum: u64 =
-        link.classes.values().fold(0, |sum, c| sum.saturating_add(c.rate.bits_per_sec()));
-    if link.rate.is_some() && sum > rate.bits_per_sec() {
-        let why = format!(
-            "{rate} is less than the guaranteed rates of the link's classes, {} together; lower those",
-            Rate::from_bits_per_sec(sum)
-        );
-        problems.error_from(path, &[path, &["links", name, "classes", "*", "rate"]], why);
-    }
 }
 
-/// Reports changes of delay and loss without a netem: the kernel backend has one only if the link begins with a delay or a loss.
+/// Reports changes of delay and loss without a netem: the kernel backend has one only if the link begins with a delay or a loss. All
+/// links of the simulator are userspace links.
 fn needs_netem(from: &Sources<'_>, link: &Link, path: &[&str; 4], problems: &mut Problems) {
+    if !problems.target.is_kernel() {
+        return;
+    }
     let begins = link.delay.is_some_and(|delay| delay.get() > 0)
         || link.loss.is_some_and(|loss| loss.get() > 0);
     if begins || link.backend == Backend::Userspace || from.is_unread(&["delay", "loss"], problems)
@@ -259,10 +260,10 @@ fn needs_netem(from: &Sources<'_>, link: &Link, path: &[&str; 4], problems: &mut
 
 #[cfg(test)]
 mod tests {
-    use crate::plan::check::{Severity, read};
+    use crate::plan::check::{PlanProblem, Severity, Target, TraceFiles, read, read_for};
 
-    /// The errors of a plan with a link of 100 Mbit/s and 10 ms, this queue and these changes: time and what is set.
-    fn errors(queue: &str, changes: &[(&str, String)]) -> Vec<String> {
+    /// A plan with a link of 100 Mbit/s and 10 ms, these further keys of the link, and these changes: time and what is set.
+    fn plan(keys: &str, changes: &[(&str, String)]) -> String {
         let mut text = format!(
             r#"
             name = "t"
@@ -276,7 +277,7 @@ mod tests {
             toward = "b"
             rate = "100mbit"
             delay = "10ms"
-            queue = {{ {queue} }}
+            {keys}
             [flows.f]
             from = "a"
             to = "b"
@@ -289,9 +290,23 @@ mod tests {
         for (at, set) in changes {
             text += &format!("\n[[changes]]\nat = \"{at}\"\nset = {{ {set} }}\n");
         }
-        let problems = read(&text, &[]).err().unwrap_or_default();
-        let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
-        errors.map(ToString::to_string).collect()
+        text
+    }
+
+    /// The problems of this severity.
+    fn problems(target: Target, text: &str, severity: Severity) -> Vec<PlanProblem> {
+        let found = match read_for(target, text, &[], TraceFiles::new()) {
+            Ok((_, warnings)) => warnings,
+            Err(problems) => problems,
+        };
+        found.into_iter().filter(|problem| problem.severity == severity).collect()
+    }
+
+    /// The errors of a plan with this queue and these changes.
+    fn errors(queue: &str, changes: &[(&str, String)]) -> Vec<String> {
+        let text = plan(&format!("queue = {{ {queue} }}"), changes);
+        let errors = problems(Target::Any, &text, Severity::Error);
+        errors.iter().map(ToString::to_string).collect()
     }
 
     const RED: &str = r#"kind = "red", limit = "400000B", min = "30000B", max = "90000B""#;
@@ -334,6 +349,52 @@ mod tests {
                 found.len() == 1 && found[0].contains("holds at most 4294967295B"),
                 "{found:?}"
             );
+        }
+    }
+
+    #[test]
+    fn warns_of_a_raised_limit() {
+        let warned = |kind: &str, key: &str, limit: &str| -> Vec<String> {
+            let set = format!(r#""links.l.queue.{key}" = "{limit}""#);
+            let text = plan(&format!("queue = {{ {kind} }}"), &[("1s", set)]);
+            let found = problems(Target::Any, &text, Severity::Warning).into_iter();
+            let found = found.filter(|problem| problem.reason.contains("full frames"));
+            found.map(|problem| problem.path).collect()
+        };
+        let pie = r#"kind = "pie", limit = "1bdp""#;
+        // 10 full frames are 15140 of the 125 000 bytes of a BDP.
+        assert_eq!(warned(pie, "limit", "0.12bdp"), [r#"changes.0.set."links.l.queue.limit""#]);
+        assert_eq!(warned(pie, "limit", "0.13bdp"), [""; 0]);
+        assert_eq!(warned(pie, "limit", "1p"), [""; 0]);
+        let red = r#"kind = "red", limit = "2bdp", min = "0.2bdp", max = "0.6bdp""#;
+        assert_eq!(warned(red, "min", "0.1bdp"), [""; 0]);
+        // Only the limit that is too low.
+        let low = r#"kind = "pie", limit = "0.1bdp""#;
+        assert_eq!(warned(low, "target", "5ms"), ["links.l.queue.limit"]);
+    }
+
+    /// They change in proportion to the link's rate.
+    #[test]
+    fn guaranteed_rates_do_not_limit_a_change_of_the_rate() {
+        let class = r#"classes.c = { rate = "90mbit", match = { dscp = 46 } }"#;
+        let text = plan(class, &[("1s", r#""links.l.rate" = "1mbit""#.to_owned())]);
+        assert!(read(&text, &[]).is_ok());
+    }
+
+    #[test]
+    fn simulated_links_can_begin_without_a_delay() {
+        let set = r#""links.l.delay" = "5ms", "links.l.loss" = "1%""#.to_owned();
+        let text = plan("", &[("1s", set)]).replace("delay = \"10ms\"", "");
+        let paths = |target| -> Vec<String> {
+            let errors = problems(target, &text, Severity::Error).into_iter();
+            errors.map(|error| error.path).collect()
+        };
+        let both = ["delay", "loss"].map(|key| format!("changes.0.set.\"links.l.{key}\""));
+        for target in [Target::Kernel, Target::Lab] {
+            assert_eq!(paths(target), both, "{target:?}");
+        }
+        for target in [Target::Simulator, Target::Any] {
+            assert_eq!(paths(target), [""; 0], "{target:?}");
         }
     }
 

@@ -235,8 +235,8 @@ flows = ["f", "back"]
         for port in [5201, 6224, 6400, 29_199] {
             assert!(warned(port, Target::Kernel, ""), "{port}");
             assert!(!warned(port, Target::Kernel, "[lab]\nengine = \"qemu\"\n"), "{port}");
-            // Simulated trials have the first range, and a controller has checked an agent's plan.
-            for other in [Target::Simulator, Target::Any] {
+            // Trials in the lab and simulated ones have the first range, and a controller has checked an agent's plan.
+            for other in [Target::Lab, Target::Simulator, Target::Any] {
                 assert!(!warned(port, other, ""), "{port}");
             }
         }

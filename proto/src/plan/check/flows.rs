@@ -115,7 +115,13 @@ fn handshake(
     (normalized, topology): (&Plan, &Topology),
     problems: &mut Problems,
 ) {
-    let is_limited = flow.tool == Some(Tool::Ccbench) || problems.target == Target::Simulator;
+    let is_limited = match problems.target {
+        Target::Kernel | Target::Lab => is_ours(normalized, flow, problems.target),
+        // It generates the traffic of `iperf3` in the same way.
+        Target::Simulator => true,
+        // Without `tool`, a controller has checked it.
+        Target::Any => flow.tool == Some(Tool::Ccbench),
+    };
     if !is_limited || topology.round_trip(&flow.from, &flow.to).is_none() {
         return;
     }

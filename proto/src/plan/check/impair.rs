@@ -86,7 +86,7 @@ fn elements(name: &str, link: &Link, problems: &mut Problems) {
 /// Reports the keys that `backend = "kernel"` excludes.
 fn kernel_backend(name: &str, link: &Link, problems: &mut Problems) {
     let backend: &[&[&str]] = &[&["links", name, "backend"]];
-    let keys = ["backend", "rate", "queue", "shaper", "tbf", "path"];
+    let keys = ["backend", "rate", "jitter", "queue", "shaper", "tbf", "path"];
     let keys = keys.map(|key| ["links", name, key]);
     let mut reads: Vec<&[&str]> = keys.iter().map(<[&str; 3]>::as_slice).collect();
     reads.push(&["path"]);

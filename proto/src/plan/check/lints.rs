@@ -3,7 +3,7 @@
 use crate::plan::problem::Severity;
 use crate::plan::{Flow, LimitUnit, Link, Plan, Queue, Tbf};
 use crate::resolve::{
-    MIN_FRAMES, amount_bytes, base_rtts_in, bdp, bottleneck_in, drain_rate, limit_bytes,
+    MIN_FRAMES, amount_bytes, base_rtts_in, bdp, bottleneck_in, drain_rate, limit_bytes, preset,
     resolve_queue,
 };
 use crate::topology::Topology;
@@ -59,9 +59,10 @@ pub(super) fn check(
             problems.warning_from(&["links", name, key], &[], why);
         }
         if let Some(queue) = &link.queue {
-            buffer(&["links", name, "queue"], queue, rate, rtt, problems);
-            if plan.links.get(name).is_some_and(|link| link.queue.is_some()) {
-                raised(&["links", name, "queue"], queue, (rate, rtt), problems);
+            let path = ["links", name, "queue"];
+            buffer(&path, queue, rate, rtt, problems);
+            if plan.links.get(name).is_some_and(|link| has_own_queue(plan, link)) {
+                warn_of_raised(&path, queue, (rate, rtt), problems);
             }
         }
         if let Some(tbf) = &link.tbf {
@@ -76,7 +77,7 @@ pub(super) fn check(
                 buffer(&path, queue, class.rate, rtt, problems);
                 let written = plan.links.get(name).and_then(|link| link.classes.get(class_name));
                 if written.is_some_and(|class| class.queue.is_some()) {
-                    raised(&path, queue, (class.rate, rtt), problems);
+                    warn_of_raised(&path, queue, (class.rate, rtt), problems);
                 }
             }
         }
@@ -158,25 +159,41 @@ pub(super) fn refuse_bfifo(queue: &Queue, (rate, rtt): (Rate, Micros)) -> Option
         .then(|| format!("`{limit}` is {bytes}B; the kernel's queue holds at most {most}B"))
 }
 
-/// Warns about limits in bandwidth-delay products below the minimum, which replaces them: levels of a factor may become equal. The
-/// text is the same at all points, so it is reported once.
-fn raised(path: &[&str], queue: &Queue, (rate, rtt): (Rate, Micros), problems: &mut Problems) {
+/// Whether a link or its preset has a queue. Otherwise, the link gets the default queue.
+fn has_own_queue(plan: &Plan, link: &Link) -> bool {
+    link.queue.is_some() || preset(&plan.path, link).is_some_and(|preset| preset.queue.is_some())
+}
+
+/// Warns about limits of a queue that are raised.
+fn warn_of_raised(
+    path: &[&str],
+    queue: &Queue,
+    (rate, rtt): (Rate, Micros),
+    problems: &mut Problems,
+) {
+    for (key, why) in raised(queue, (rate, rtt)) {
+        problems.warning_from(&[path, &[key]].concat(), &[], why);
+    }
+}
+
+/// The limits in bandwidth-delay products below the minimum, which replaces them: levels of a factor may become equal. Keys and
+/// warnings; a warning is the same at all points, so it is reported once.
+pub(super) fn raised(queue: &Queue, (rate, rtt): (Rate, Micros)) -> Vec<(&'static str, String)> {
     let least = MIN_FRAMES * FRAME_BYTES;
+    let mut found = Vec::new();
     for (key, limit, unit) in queue.limits() {
         let is_low = amount_bytes(limit, rate, rtt).get() < least;
         // Zero is an error.
         let in_bdp = matches!(limit, Limit::MilliBdp(milli) if milli > 0);
         if in_bdp && is_low && unit != LimitUnit::Threshold {
-            problems.warning_from(
-                &[path, &[key]].concat(),
-                &[],
-                format!(
-                    "is less than {MIN_FRAMES} full frames, so the limit is raised to {least}B, like every other \
-                     limit below that; `check --expand` prints limits in bytes or packets"
-                ),
+            let why = format!(
+                "is less than {MIN_FRAMES} full frames, so the limit is raised to {least}B, like every other \
+                 limit below that; `check --expand` prints limits in bytes or packets"
             );
+            found.push((key, why));
         }
     }
+    found
 }
 
 /// Warns about a token bucket that may not limit the flows at all, because it is full when the trial begins.
@@ -246,7 +263,6 @@ fn unlimited(plan: &Plan, normalized: &Plan, problems: &mut Problems) {
     if !doubtful
         && greedy
         && all_ours(plan)
-        && !plan.links.is_empty()
         && normalized.links.values().all(|l| l.rate.is_none() && l.trace.is_none())
     {
         problems.warning_from(
@@ -432,6 +448,18 @@ mod tests {
     }
 
     #[test]
+    fn warns_of_a_plan_without_links() {
+        let text = "name = \"t\"\n[nodes]\na = {}\nb = {}\n[wires]\nw = [\"a\", \"b\"]\n\
+                    [flows.f]\nfrom = \"a\"\nto = \"b\"\n[[phases]]\nname = \"p\"\nlength = \"9s\"\nflows = [\"f\"]\n";
+        let warned = |text: &str| {
+            let (_, warnings) = crate::plan::check::read(text, &[]).unwrap();
+            warnings.iter().any(|warning| warning.reason.starts_with("no link has a rate"))
+        };
+        assert!(warned(text));
+        assert!(!warned(&text.replace("[flows.f]", "[flows.f]\nrate = \"1mbit\"")));
+    }
+
+    #[test]
     fn warns_once_of_limits_that_become_equal() {
         let warned = |rate: &str, queue: &str, levels: &str| -> Vec<String> {
             let text = format!(
@@ -454,6 +482,11 @@ mod tests {
             "{low:?}"
         );
         assert_eq!(warned("50mbit", queue, levels), [""; 0]);
+        // The queue of a preset, whose place is the link.
+        let path = "path = \"p\"";
+        let preset = "[path.p]\nqueue = { kind = \"bfifo\", limit = \"1bdp\" }\nrate = \"5mbit\"\n";
+        assert_eq!(warned("5mbit", path, preset).len(), 1);
+        assert_eq!(warned("50mbit", path, preset), [""; 0]);
         // Not of the default, and thresholds have no minimum.
         assert_eq!(warned("5mbit", "", ""), [""; 0]);
         let red = "queue = { kind = \"red\", limit = \"4bdp\", min = \"0.6bdp\", max = \"1.8bdp\", probability = \"10%\" }";

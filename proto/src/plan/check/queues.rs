@@ -5,8 +5,8 @@ use crate::resolve::drain_rate;
 use crate::units::{FRAME_BYTES, Limit, Micros, Rate};
 
 use super::limits::MAX_RATE;
-use super::lints;
 use super::problems::Problems;
+use super::{Target, lints};
 
 /// Longest time that a parameter of a queue may be.
 const MAX_TIME: Micros = Micros::from_secs(60);
@@ -66,6 +66,7 @@ pub(super) fn check_change(
     (key, value): (&str, &Setting),
     problems: &mut Problems,
 ) {
+    let is_userspace = link.backend == Backend::Userspace || problems.target == Target::Simulator;
     let mut error = |why: String| problems.error(path, why);
     let (Some(queue), Some(rate)) = (&link.queue, drain_rate(link)) else {
         return error("the link has no queue: give it a rate".to_owned());
@@ -90,7 +91,7 @@ pub(super) fn check_change(
     }
     if let Some((name, remedy)) = parameters.kernel_only()
         && name == key
-        && link.backend == Backend::Userspace
+        && is_userspace
     {
         error(format!("only the kernel's qdisc has it: {remedy}"));
     }

@@ -155,6 +155,11 @@ pub(super) fn check(plan: &Plan, name: &str, written: &Link, problems: &mut Prob
         let why = "\"first-packet\" needs the userspace backend; leave `backend` out, or start with the trial";
         problems.error_from(&at("start"), &[&["links", name, "backend"]], why);
     }
+    if written.backend == Backend::Kernel && used.on_end == OnEnd::Stop {
+        let why =
+            "\"stop\" needs the userspace backend; leave `backend` out, or choose another `on_end`";
+        problems.error_from(&at("on_end"), &[&["links", name, "backend"]], why);
+    }
     match problems.files.traces.get(&used.file).cloned() {
         None => {}
         Some(Err(why)) => {
@@ -193,8 +198,16 @@ fn contents(plan: &Plan, name: &str, link: &Link, facts: &TraceFacts, problems: 
         let why = format!("`{}` never lets anything pass: its mean rate is zero", used.file);
         problems.error_from(&at("file"), &[&at("floor")], why);
     }
-    if let Some(steps) = facts.trace.steps() {
-        rows(name, link, steps, problems);
+    match facts.trace.steps() {
+        Some(steps) => rows(name, link, steps, problems),
+        None if link.backend == Backend::Kernel => {
+            let why = format!(
+                "`{}` has delivery opportunities, and the kernel backend can change only the rate; leave `backend` out",
+                used.file
+            );
+            problems.error_from(&at("file"), &[&["links", name, "backend"]], why);
+        }
+        None => {}
     }
     length(plan, name, &used.file, used.on_end, facts.trace.length(), problems);
 }
@@ -233,19 +246,7 @@ fn rows(name: &str, link: &Link, steps: &Steps, problems: &mut Problems) {
             problems.error_from(&at("file"), reads, why);
         }
     }
-    let least = rates().map(|(_, rate)| rate).min();
-    let sum: u64 =
-        link.classes.values().fold(0, |sum, class| sum.saturating_add(class.rate.bits_per_sec()));
-    if let Some(least) = least.filter(|least| least.bits_per_sec() < sum) {
-        problems.error_from(
-            &["links", name, "classes"],
-            &[&["links", name, "classes", "*", "rate"], &at("floor")],
-            format!(
-                "their guaranteed rates sum to {}, and `{file}` goes down to {least}; lower them, or raise the trace's `floor`",
-                Rate::from_bits_per_sec(sum)
-            ),
-        );
-    }
+    guaranteed_rates(name, link, problems);
     let slow = |rate: Rate| (1..FRAME_BYTES * 8).contains(&rate.bits_per_sec());
     if let Some((line, rate)) = rates().find(|(_, rate)| slow(*rate)) {
         let why = format!(
@@ -253,6 +254,25 @@ fn rows(name: &str, link: &Link, steps: &Steps, problems: &mut Problems) {
             row(line)
         );
         problems.warning_from(&at("file"), &[&at("floor")], why);
+    }
+}
+
+/// Checks the rates of classes, which are those at the trace's mean rate: they change in proportion to the link's. If some rows have
+/// the link's own rate, they are those at this one, like on a link without a trace.
+fn guaranteed_rates(name: &str, link: &Link, problems: &mut Problems) {
+    let Some(used) = link.trace.as_ref().filter(|_| link.rate.is_none()) else { return };
+    let sum: u64 =
+        link.classes.values().fold(0, |sum, class| sum.saturating_add(class.rate.bits_per_sec()));
+    if let Some(mean) = used.mean_rate.filter(|mean| mean.bits_per_sec() < sum) {
+        problems.error_from(
+            &["links", name, "classes"],
+            &[&["links", name, "classes", "*", "rate"], &["links", name, "trace"]],
+            format!(
+                "their guaranteed rates sum to {}, more than {mean}, the mean rate of `{}`; lower them, and let them borrow with `ceil`",
+                Rate::from_bits_per_sec(sum),
+                used.file
+            ),
+        );
     }
 }
 

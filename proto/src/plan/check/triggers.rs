@@ -3,7 +3,6 @@
 use crate::cc;
 use crate::plan::{Change, Plan, When, timeline};
 
-use super::Target;
 use super::limits::{LENGTHS, PHASE_FLOWS, known_flow};
 use super::problems::Problems;
 
@@ -55,7 +54,7 @@ fn check_when(
         problems.error_from(&path("cc_state"), reads, why);
     }
     check_after(plan, &path("after"), when, problems);
-    if problems.target == Target::Kernel {
+    if problems.target.is_kernel() {
         check_nodes(plan, number, (change, when), problems);
     }
 }

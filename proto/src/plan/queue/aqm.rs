@@ -388,7 +388,7 @@ pub struct Dualpi2 {
     /// Drop at dequeue (`true`) or at enqueue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drop_dequeue: Option<bool>,
-    /// Split super-packets on enqueue.
+    /// Split super-packets on enqueue. `false`: kernel only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split_gso: Option<bool>,
     /// Share reserved for the classic queue.
@@ -430,6 +430,10 @@ impl Parameters for Dualpi2 {
             let why = "is given beside `step_thresh`; leave one of them out";
             error("step_thresh_pkts", why.to_owned());
         }
+    }
+    /// A userspace queue gets frames, never super-packets.
+    fn kernel_only(&self) -> Option<(&'static str, &'static str)> {
+        (self.split_gso == Some(false)).then_some(("split_gso", "leave it out"))
     }
     fn mark_threshold(&self) -> Option<(&'static str, Micros)> {
         Some(("step_thresh", self.step_thresh?))
