@@ -51,6 +51,19 @@ fn a_file_is_a_congestion_control_and_an_unknown_name_is_explained() {
     );
 }
 
+#[test]
+fn the_choice_of_the_labs_engine_starts_no_qemu() {
+    let bench = Bench::new();
+    let started = bench.path("started");
+    bench.program("bin/qemu-system-x86_64", &format!("#!/bin/sh\n: >'{}'\n", started.display()));
+    let path = format!("{}:{}", bench.path("bin").display(), std::env::var("PATH").unwrap());
+    let plan = ccbench_tests::source_root().join("plans/quickstart.toml");
+    let mut check = bench.command(&["check", &plan.to_string_lossy(), "--lab"]);
+    let checked = check.env("PATH", path).output().unwrap();
+    assert_eq!(checked.status.code(), Some(0), "{}", text(&checked));
+    assert!(!started.exists());
+}
+
 /// CUBIC against CUBIC: the phases of the plan favour neither.
 #[test]
 fn shares_in_a_new_plan_are_fair_to_read() {

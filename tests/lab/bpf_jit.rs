@@ -18,7 +18,8 @@ const SCHEMES: [(&str, &str); 7] = [
     ("bbr3", ""),
 ];
 
-/// `nsenter` and iperf3 in the guest, under the names of tools that a trial does not need.
+/// `nsenter` and iperf3 in the guest, under the names of tools that a trial does not need. The guest has tools because a script replaces
+/// iperf3.
 const NSENTER: &str = "dmesg";
 const REAL_IPERF3: &str = "tcpdump";
 
@@ -30,6 +31,7 @@ fn plan_with_all_schemes() -> String {
     let names: Vec<String> = SCHEMES.iter().map(|(name, _)| format!("own_{name}")).collect();
     let dualpi2 = "kind = \"dualpi2\", limit = \"1000p\", target = \"15ms\", step_thresh = \"1ms\"";
     let base = plan(1).replace("kind = \"fq_codel\"", dualpi2);
+    let base = base.replace("cc = \"cubic\"", "cc = \"cubic\"\ntool = \"iperf3\"");
     format!(
         "{base}\n{instances}[sample]\nacks = \"every-ack\"\n[matrix]\n\"flows.f.cc\" = {names:?}\n"
     )

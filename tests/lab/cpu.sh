@@ -21,7 +21,7 @@ die() {
     echo "test-lab-cpu: $*" >&2
     exit 1
 }
-for tool in qemu-system-x86_64 python3 iperf3 strip unshare chroot ldd; do
+for tool in qemu-system-x86_64 python3 strip unshare chroot ldd; do
     command -v "$tool" >/dev/null || die "$tool is missing: run \`scripts/setup.sh --lab\`"
 done
 
@@ -57,7 +57,7 @@ add() { # PROGRAM [NAME]
         cp -L "$library" "$root$library"
     done
 }
-for program in iperf3 ldd mount mkdir cat sha256sum sleep env; do add "$program"; done
+for program in ldd mount mkdir cat sha256sum sleep env; do add "$program"; done
 add bash /bin/bash
 add sh /bin/sh
 for program in ccbench ccbench-agent; do

@@ -1,5 +1,5 @@
-//! Tests errors inside the guest: the trial fails, and its reason has the end of the console. The guest gets the host's tools through PATH,
-//! so a script named `iperf3` replaces iperf3.
+//! Tests errors inside the guest: the trial fails, and its reason has the end of the console. The guest gets iperf3 through PATH, so a
+//! script of that name replaces it, and brings the host's tools along.
 
 use std::process::{Command, Output};
 

@@ -51,9 +51,8 @@ fn results_are_the_same_for_any_number_of_jobs_in_qemu() {
 
 /// Starts a run with two trials at the same time. Returns once both have begun, with the processes of both guests. The guest of the trial
 /// that begins first is stopped until the other one begins too, because it could end before.
-fn started(bench: &Bench, plan: &str) -> (Child, Vec<(u32, u64)>) {
-    let mut controller =
-        bench.spawn(&[&arguments(&["run", plan], "2"), ["--engine", "uml"].as_slice()].concat());
+fn started(bench: &Bench, plan: &str, engine: &[&str]) -> (Child, Vec<(u32, u64)>) {
+    let mut controller = bench.spawn(&[&arguments(&["run", plan], "2"), engine].concat());
     let id = controller.id();
     let mut kernels = Vec::new();
     let both = || {
@@ -77,12 +76,12 @@ fn begun_trials(dir: &Path) -> Vec<u64> {
     rows.filter_map(|row| row["seed"].as_u64()).collect()
 }
 
-/// Returns the first process of the kernel that a controller has started for the trial with this seed.
+/// Returns the first process of the kernel, or QEMU's, that a controller has started for the trial with this seed.
 fn kernel(controller: u32, seed: u64) -> Option<Pid> {
-    let argument = format!("rng-seed={seed}");
+    let (of_uml, of_qemu) = (format!("\0rng-seed={seed}\0"), format!("\0-seed\0{seed}\0"));
     let is_kernel = |pid: u32| {
         let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        line.split('\0').any(|word| word == argument)
+        line.contains(&of_uml) || line.contains(&of_qemu)
     };
     let pid = descendants(controller).into_iter().map(|(pid, _)| pid).find(|pid| is_kernel(*pid));
     Pid::from_raw(i32::try_from(pid?).ok()?)
@@ -93,13 +92,22 @@ fn wait_for_the_end_of(guests: &[(u32, u64)]) {
     wait_for("the end of the guests", Duration::from_secs(20), gone);
 }
 
-#[test]
-fn no_guest_survives_a_killed_controller() {
+fn guests_end_with_a_killed_controller(engine: &[&str]) {
     let bench = Bench::new();
-    let (mut controller, guests) = started(&bench, &plan_file(&bench, 2, "600s"));
+    let (mut controller, guests) = started(&bench, &plan_file(&bench, 2, "600s"), engine);
     controller.kill().unwrap();
     controller.wait().unwrap();
     wait_for_the_end_of(&guests);
+}
+
+#[test]
+fn no_guest_survives_a_killed_controller() {
+    guests_end_with_a_killed_controller(&["--engine", "uml"]);
+}
+
+#[test]
+fn no_guest_survives_a_killed_controller_in_qemu() {
+    guests_end_with_a_killed_controller(&["--engine", "qemu", "--dilation", "5"]);
 }
 
 /// Ctrl-C discards both running trials. The resumed run has the results of an uninterrupted one.
@@ -107,7 +115,7 @@ fn no_guest_survives_a_killed_controller() {
 fn an_interrupted_run_is_resumed() {
     let bench = Bench::new();
     let plan = plan_file(&bench, 2, "40s");
-    let (mut controller, guests) = started(&bench, &plan);
+    let (mut controller, guests) = started(&bench, &plan, &["--engine", "uml"]);
     let pid = Pid::from_raw(i32::try_from(controller.id()).unwrap()).unwrap();
     kill_process(pid, Signal::INT).unwrap();
     let status = controller.wait().unwrap();

@@ -139,7 +139,7 @@ impl Drop for Load {
 }
 
 /// Returns a PATH that begins with these programs of the host, each under another name, and with a script in place of iperf3: the guest
-/// gets its programs through PATH.
+/// gets its programs through PATH, the tools only with such a script.
 #[cfg(feature = "lab")]
 fn path_with(bench: &Bench, copies: &[(&str, &str)], iperf3: &str) -> String {
     let tools = bench.path("tools");

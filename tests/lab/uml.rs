@@ -7,6 +7,8 @@ use std::process::Command;
 use ccbench_proto::plan::Queue;
 use ccbench_tests::{Bench, text};
 
+#[cfg(feature = "lab")]
+use crate::path_with;
 use crate::{Load, cores, exported, plan, ran, tables};
 
 /// Runs the plan. Returns `None` if the kernel is missing. With `other_host`, runs in a UTS namespace with another host name.
@@ -66,6 +68,35 @@ fn a_trial_is_the_same_to_the_byte_on_a_loaded_machine_with_another_name() {
         tables.iter().find(|(name, _)| name.starts_with("flow_samples")).unwrap().1.clone()
     };
     assert!(samples(&run(2, false).unwrap()) != samples(&quiet), "another seed is another trial");
+}
+
+/// Table `events` has the digest of the userland.
+#[cfg(feature = "lab")]
+#[test]
+fn programs_that_no_trial_uses_do_not_change_results() {
+    let run = |with_other_programs: bool| {
+        let bench = Bench::new();
+        let plan = bench.write("plan.toml", &plan(1));
+        let words = ["run", &plan.to_string_lossy(), "--lab", "--engine", "uml"];
+        let mut command = bench.command(&words);
+        if with_other_programs {
+            let copies = [("sleep", "tcpdump"), ("sleep", "bpftool")];
+            command.env("PATH", path_with(&bench, &copies, "#!/bin/sh\nexit 1\n"));
+        }
+        let done = command.output().unwrap();
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+        let record = std::fs::read_to_string(bench.results().join("run.json")).unwrap();
+        let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+        let node = &record["sessions"][0]["nodes"]["a"];
+        assert_eq!(node["iperf3_version"], "", "{node}");
+        assert!(!node["notes"].to_string().contains("iperf3"), "{node}");
+        tables(&bench)
+    };
+    let (here, elsewhere) = (run(false), run(true));
+    assert!(here.keys().any(|name| name.starts_with("events/")), "{:?}", here.keys());
+    for (name, bytes) in &here {
+        assert!(elsewhere.get(name) == Some(bytes), "{name} depends on the programs of the host");
+    }
 }
 
 #[test]

@@ -184,6 +184,7 @@ fn lab_section(error: &LabError) -> Option<Section> {
         LabError::Missing { .. } => Some(LAB_KERNELS),
         LabError::Package(error) => package_section(error),
         LabError::NoModules { .. } => Some(LAB_MODULES),
+        LabError::OtherImage { .. } => Some(REPEATING),
         LabError::NotDilatable | LabError::NotItsKernel { .. } => Some(LAB_ENGINES),
         LabError::Io { .. }
         | LabError::Build { .. }

@@ -22,6 +22,7 @@ use error::LabError;
 use jobs::GuestResources;
 use kernel::Kernel;
 use preflight_cache::Preflight;
+use userland::Programs;
 use vm::VmImage;
 
 /// Memory of a guest, in MiB.
@@ -41,7 +42,7 @@ mod preflight_cache;
 mod qemu;
 mod trial;
 pub mod uml;
-mod userland;
+pub mod userland;
 pub mod vm;
 
 /// CPU load of the guest at which the automatic choice of the dilation aims.
@@ -102,14 +103,23 @@ impl Lab {
         let kernels: BTreeSet<_> = points.iter().map(|point| lab.machine(point)).collect();
         let open = |machine: (Engine, Series)| {
             let of_machine = |point: &&Point| lab.machine(point) == machine;
-            let mut plans = points.iter().filter(of_machine).map(|point| point.plan.plan());
-            let image = VmImage::open(machine.0, machine.1)?;
-            Ok((machine, if plans.any(modules::are_used) { image.with_modules()? } else { image }))
+            let plans = || points.iter().filter(of_machine).map(|point| point.plan.plan());
+            let mut image = VmImage::open(machine.0, machine.1)?;
+            if plans().any(userland::needs_iperf3) {
+                image = image.with_programs(Programs::Iperf3)?;
+            }
+            if plans().any(modules::are_used) {
+                image = image.with_modules()?;
+            }
+            Ok((machine, image))
         };
         let opened = kernels.into_iter().map(open).collect::<Result<Vec<_>, LabError>>()?;
         let can_dilate = opened.iter().any(|(_, image)| image.kernel().can_dilate());
         if dilation.is_some() && !can_dilate {
             return Err(LabError::NotDilatable.into());
+        }
+        for (_, image) in &opened {
+            check_resumed(&description(image, None), &earlier)?;
         }
         for (machine, image) in opened {
             let points = points.iter().filter(|point| lab.machine(point) == machine).collect();
@@ -164,18 +174,10 @@ impl Lab {
             dilation = dilated(factor, DilationSource::Calibrated);
             info!(busy_pct, factor, "calibration");
         }
-        let Kernel { version, release, series, engine, recipe_sha256, .. } = image.kernel();
-        self.described.push(LabImage {
-            engine: *engine,
-            engine_sha256: recipe_sha256.clone(),
-            emulator: image.emulator.clone(),
-            kernel: *series,
-            source: version.clone(),
-            release: release.clone(),
-            dilation,
-        });
+        self.described.push(description(&image, dilation));
         let factor = dilation.map(|dilation| dilation.factor);
-        self.images.insert((*engine, *series), (image, factor));
+        let Kernel { series, engine, .. } = *image.kernel();
+        self.images.insert((engine, series), (image, factor));
         Ok(())
     }
 }
@@ -223,6 +225,36 @@ impl Lab {
     }
 }
 
+/// Describes an image for `run.json`.
+fn description(image: &VmImage, dilation: Option<Dilation>) -> LabImage {
+    let Kernel { version, release, series, engine, recipe_sha256, .. } = image.kernel();
+    LabImage {
+        engine: *engine,
+        engine_sha256: recipe_sha256.clone(),
+        emulator: image.emulator.clone(),
+        kernel: *series,
+        source: version.clone(),
+        release: release.clone(),
+        dilation,
+    }
+}
+
+/// Checks that the run began with this image. `earlier` are the images with which it began, empty if it is a new one; runs of
+/// earlier versions have none.
+///
+/// # Errors
+/// It began with others. Trials of this image would not be repetitions of the same point.
+fn check_resumed(image: &LabImage, earlier: &[LabImage]) -> Result<(), LabError> {
+    // The dilation is always that with which the run began.
+    let is_same =
+        |known: &LabImage| LabImage { dilation: image.dilation, ..known.clone() } == *image;
+    if earlier.is_empty() || earlier.iter().any(is_same) {
+        return Ok(());
+    }
+    let began = earlier.iter().map(LabImage::to_string).collect::<Vec<_>>().join("; ");
+    Err(LabError::OtherImage { began, here: image.to_string() })
+}
+
 /// Returns the smallest dilation at which the guest is idle enough, for traffic that kept it busy for `busy_pct` during the
 /// calibration.
 fn dilation_for(busy_pct: f64) -> u32 {
@@ -234,6 +266,36 @@ fn dilation_for(busy_pct: f64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_continues_only_with_the_lab_with_which_it_began() {
+        let image = LabImage {
+            engine: Engine::Qemu,
+            engine_sha256: "ab".repeat(32),
+            emulator: "QEMU 7.2".to_owned(),
+            kernel: Series::Own,
+            source: "linux 7.3".to_owned(),
+            release: "7.3.0-lab".to_owned(),
+            dilation: None,
+        };
+        let dilation = Some(Dilation { factor: 10, source: DilationSource::Calibrated });
+        let uml = LabImage { engine: Engine::Uml, ..image.clone() };
+        let began = [uml, LabImage { dilation, ..image.clone() }];
+        check_resumed(&image, &began).unwrap();
+        check_resumed(&image, &[]).unwrap();
+        for other in [
+            LabImage { engine_sha256: "cd".repeat(32), ..image.clone() },
+            LabImage { emulator: "QEMU 10.0".to_owned(), ..image.clone() },
+            LabImage { source: "linux 7.4".to_owned(), ..image.clone() },
+            LabImage { release: "7.3.1-lab".to_owned(), ..image.clone() },
+            LabImage { kernel: Series::Debian612, ..image.clone() },
+        ] {
+            let error = check_resumed(&other, &began).unwrap_err().to_string();
+            for image in began.iter().chain([&other]) {
+                assert!(error.contains(&image.to_string()), "{error}");
+            }
+        }
+    }
 
     #[test]
     fn chooses_the_smallest_sufficient_dilation() {

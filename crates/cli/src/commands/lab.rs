@@ -9,7 +9,9 @@ use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::lab::error::LabError;
 use crate::lab::package::{self, Installed};
-use crate::lab::{kernel, modules, vm::VmImage};
+use crate::lab::userland::Programs;
+use crate::lab::vm::VmImage;
+use crate::lab::{kernel, modules};
 
 /// Runs one of the sub-commands.
 ///
@@ -45,7 +47,8 @@ pub fn run(command: &LabCommand) -> Result<ExitCode, CliError> {
             Ok(ExitCode::Success)
         }
         LabCommand::Shell { kernel, dilation } => {
-            Err(replace(&mut VmImage::open(Engine::Qemu, *kernel)?.shell(*dilation)?))
+            let image = VmImage::open(Engine::Qemu, *kernel)?.with_programs(Programs::Shell)?;
+            Err(replace(&mut image.shell(*dilation)?))
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::plan::{Engine, Plan, Series};
 
-use super::{kernel, qemu, uml};
+use super::{kernel, qemu, uml, userland};
 use crate::plan_source::PlanSource;
 
 /// The engine of points that name none in a plan in which others do, and of runs of earlier versions. It runs every plan.
@@ -113,9 +113,10 @@ pub fn usable() -> Vec<Engine> {
     [Engine::Uml, Engine::Qemu].into_iter().filter(|e| is_installed(*e) && can_run(e)).collect()
 }
 
-/// Returns whether an engine and its kernel `own` are installed.
+/// Returns whether an engine and its kernel `own` are installed. Does not start QEMU, because runs on other engines and in
+/// namespaces ask this, too.
 fn is_installed(engine: Engine) -> bool {
-    let has_emulator = engine == Engine::Uml || qemu::version().is_ok();
+    let has_emulator = engine == Engine::Uml || userland::find(qemu::QEMU).is_some();
     has_emulator && kernel::find(engine, Series::Own).is_some()
 }
 

@@ -84,6 +84,17 @@ pub enum LabError {
         "neither a stock kernel nor the engine uml can be dilated; leave out --dilation, or use the kernel `own` and the engine qemu"
     )]
     NotDilatable,
+    /// A resumed run began with another kernel or engine.
+    #[error(
+        "this run began in the lab with {began}, but the lab here has {here}, whose results may differ; continue it where that lab is \
+         installed, or start a new run of its plan"
+    )]
+    OtherImage {
+        /// The images with which it began.
+        began: String,
+        /// The image of this machine.
+        here: String,
+    },
     /// The engine cannot run the kernel of the command line or the plan.
     #[error("the engine {engine} cannot run the kernel {kernel}; use `--engine qemu`")]
     NotItsKernel {
@@ -135,6 +146,7 @@ impl LabError {
             Self::Unsupported { .. }
             | Self::NodeWithAgent { .. }
             | Self::NotDilatable
+            | Self::OtherImage { .. }
             | Self::NotItsKernel { .. }
             | Self::NoModules { .. }
             | Self::NotOpen { .. } => ExitCode::Usage,

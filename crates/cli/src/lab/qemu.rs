@@ -7,6 +7,7 @@ use tokio::process::{Child, Command};
 
 use super::cpu::on_cpu;
 use super::error::LabError;
+use crate::paths::agent_binary;
 
 /// The configuration of one boot.
 #[derive(Debug, Clone)]
@@ -60,12 +61,19 @@ pub fn version() -> Result<String, LabError> {
 impl VmConfig {
     /// Starts QEMU, on a given CPU if there is one. Its own messages go to `errors`: nobody would read a pipe, which may fill up.
     ///
+    /// The kernel kills QEMU when the *thread* that calls this ends, so call it from a thread that stays.
+    ///
     /// # Errors
     /// It cannot be started.
-    #[expect(clippy::disallowed_methods, reason = "starts QEMU")]
+    #[expect(clippy::disallowed_methods, reason = "starts ccbench-agent, which becomes QEMU")]
     pub fn start(&self, cpu: Option<usize>, errors: std::fs::File) -> Result<Child, LabError> {
-        let mut command = Command::new(QEMU);
+        // Ties itself to this process before it executes QEMU, because `kill_on_drop` does nothing if this process is killed.
+        let launcher = agent_binary();
+        let mut command = Command::new(&launcher);
         command
+            .args(["launch", "--parent"])
+            .arg(std::process::id().to_string())
+            .args(["--", QEMU])
             .args(self.arguments())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -76,7 +84,7 @@ impl VmConfig {
             Some(cpu) => on_cpu(cpu, || command.spawn()),
             None => command.spawn(),
         };
-        started.map_err(LabError::io("start", Path::new(QEMU)))
+        started.map_err(LabError::io("start", &launcher))
     }
 
     /// Returns the arguments for [`QEMU`].

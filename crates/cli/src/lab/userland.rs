@@ -1,10 +1,12 @@
-//! The guest's file system: the agent, iperf3 and their libraries, and for `ccbench lab shell` the host's usual command-line
-//! tools.
+//! The guest's file system: the agent, the host's programs that its trials use, and their libraries; for `ccbench lab shell` the
+//! host's usual command-line tools.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use ccbench_proto::plan::{Plan, Tool};
 
 use super::cpio::Archive;
 use super::error::LabError;
@@ -13,10 +15,22 @@ use super::error::LabError;
 const FOLDERS: [&str; 6] =
     ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 /// Tools for `ccbench lab shell`. Only those that the host has are packed.
-const SHELL_TOOLS: [&str; 16] = [
-    "sh", "busybox", "ip", "tc", "ss", "ping", "tcpdump", "ethtool", "bpftool", "ls", "cat", "ps",
-    "sysctl", "dmesg", "mkdir", "sleep",
+const SHELL_TOOLS: [&str; 17] = [
+    "sh", "busybox", "iperf3", "ip", "tc", "ss", "ping", "tcpdump", "ethtool", "bpftool", "ls",
+    "cat", "ps", "sysctl", "dmesg", "mkdir", "sleep",
 ];
+
+/// Programs of the host in the guest, besides modprobe. The digest of the userland is in every trial's tables, so programs that
+/// no trial needs would make equal trials of two hosts differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Programs {
+    /// None: the agent generates all traffic.
+    None,
+    /// iperf3. If it is a script, also the tools that it may start.
+    Iperf3,
+    /// The tools of a shell.
+    Shell,
+}
 
 /// Paths of libraries on the host, by their path in the guest.
 type Libraries = BTreeMap<PathBuf, PathBuf>;
@@ -25,7 +39,11 @@ type Libraries = BTreeMap<PathBuf, PathBuf>;
 ///
 /// # Errors
 /// A program is missing or cannot be read.
-pub fn archive(agent: &Path, modules: Option<(&Path, &str)>) -> Result<Archive, LabError> {
+pub fn archive(
+    agent: &Path,
+    programs: Programs,
+    modules: Option<(&Path, &str)>,
+) -> Result<Archive, LabError> {
     let mut archive = Archive::default();
     for folder in ["proc", "sys", "dev", "run", "tmp", "root", "lab", "etc"] {
         archive.folder(folder);
@@ -37,12 +55,17 @@ pub fn archive(agent: &Path, modules: Option<(&Path, &str)>) -> Result<Archive, 
     let mut libraries = Libraries::new();
     add(&mut archive, &mut libraries, agent, "bin/ccbench-agent")?;
     archive.link("init", "bin/ccbench-agent");
-    let iperf3 = find("iperf3").ok_or_else(|| LabError::Missing {
-        what: "iperf3".to_owned(),
-        hint: "run `apt-get install iperf3` as root".to_owned(),
-    })?;
-    add(&mut archive, &mut libraries, &iperf3, "bin/iperf3")?;
-    for name in SHELL_TOOLS {
+    let mut has_tools = programs == Programs::Shell;
+    if programs == Programs::Iperf3 {
+        let iperf3 = find("iperf3").ok_or_else(|| LabError::Missing {
+            what: "iperf3".to_owned(),
+            hint: "run `apt-get install iperf3` as root, or set `flows.NAME.tool = \"ccbench\"`"
+                .to_owned(),
+        })?;
+        add(&mut archive, &mut libraries, &iperf3, "bin/iperf3")?;
+        has_tools = is_script(&read(&iperf3)?);
+    }
+    for name in SHELL_TOOLS.iter().filter(|_| has_tools) {
         if let Some(path) = find(name) {
             add(&mut archive, &mut libraries, &path, &format!("bin/{name}"))?;
         }
@@ -63,11 +86,21 @@ pub fn archive(agent: &Path, modules: Option<(&Path, &str)>) -> Result<Archive, 
     Ok(archive)
 }
 
+/// Whether a flow of a plan uses iperf3 in the lab, where it is not the default.
+pub fn needs_iperf3(plan: &Plan) -> bool {
+    plan.flows.values().any(|flow| flow.tool == Some(Tool::Iperf3))
+}
+
 /// Finds a program on the host.
 pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(FOLDERS.map(PathBuf::from));
     folders.map(|folder| folder.join(name)).find(|path| path.is_file())
+}
+
+/// Whether a program with this content is started by an interpreter.
+fn is_script(content: &[u8]) -> bool {
+    content.starts_with(b"#!")
 }
 
 /// Adds a program as `name`, and its shared libraries to `libraries`.
@@ -152,7 +185,28 @@ fn paths(output: &str) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use ccbench_proto::plan::check;
+
     use super::*;
+
+    #[test]
+    fn only_flows_that_name_iperf3_need_it() {
+        let needed = |tool: &str| {
+            let text = format!(
+                r#"
+                name = "lab"
+                nodes = {{ src = {{}}, dst = {{}} }}
+                wires = {{ path = ["src", "dst"] }}
+                flows.one = {{ from = "src", to = "dst"{tool} }}
+                phases = [{{ name = "only", length = "9s", flows = ["one"] }}]
+                "#
+            );
+            let (plan, _) = check::read(&text, &[]).unwrap();
+            needs_iperf3(plan.plan())
+        };
+        assert!(!needed("") && !needed(", tool = \"ccbench\""));
+        assert!(needed(", tool = \"iperf3\""));
+    }
 
     #[test]
     fn parses_the_output_of_ldd() {
@@ -161,6 +215,32 @@ mod tests {
         let expected = ["/lib/x86_64-linux-gnu/libelf.so.1", "/lib64/ld-linux-x86-64.so.2"];
         assert_eq!(paths(output), expected.map(PathBuf::from));
         assert!(paths("\tnot a dynamic executable\n").is_empty());
+    }
+
+    /// The userland with these programs, as text.
+    fn packed(programs: Programs) -> String {
+        let mut bytes = Vec::new();
+        let agent = find("sh").unwrap();
+        archive(&agent, programs, None).unwrap().write(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    #[test]
+    fn only_a_shell_has_the_tools_of_the_host() {
+        // A name follows the checksum, which is zero.
+        let has = |packed: &str, name: &str| packed.contains(&format!("00000000bin/{name}\0"));
+        let (trials, shell) = (packed(Programs::None), packed(Programs::Shell));
+        assert!(has(&trials, "ccbench-agent") && has(&shell, "ccbench-agent"));
+        for name in SHELL_TOOLS {
+            assert!(!has(&trials, name), "{name}");
+            assert_eq!(has(&shell, name), find(name).is_some(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_script_needs_an_interpreter() {
+        assert!(is_script(b"#!/bin/sh\nexec /bin/tcpdump\n"));
+        assert!(!is_script(b"\x7fELF") && !is_script(b""));
     }
 
     #[test]

@@ -17,7 +17,8 @@ use super::jobs::GuestResources;
 use super::kernel::{self, Kernel};
 use super::qemu::{self, MachineType, QEMU, VmConfig};
 use super::uml::{self, UmlConfig};
-use super::{MEMORY_MIB, cpio, cpu, modules, userland};
+use super::userland::{self, Programs};
+use super::{MEMORY_MIB, cpio, cpu, modules};
 use crate::clock;
 use crate::paths::agent_binary;
 
@@ -27,13 +28,14 @@ pub struct VmImage {
     kernel: Kernel,
     /// The program that runs the kernel: QEMU with its version, or User-Mode Linux.
     pub emulator: String,
+    programs: Programs,
     userland: Vec<u8>,
     /// SHA-256 of the userland, in hexadecimal.
     pub userland_sha256: String,
 }
 
 impl VmImage {
-    /// Packs the userland for a kernel, which must already be built.
+    /// Packs the userland for a kernel, which must already be built. It has no program of the host but modprobe, for a stock kernel.
     ///
     /// # Errors
     /// A program or the kernel is missing, or the engine cannot run the kernel.
@@ -49,7 +51,15 @@ impl VmImage {
             what: format!("kernel {series} for the engine {engine}"),
             hint: kernel::hint(engine, series),
         })?;
-        Self::pack(kernel, emulator)
+        Self::pack(kernel, emulator, Programs::None)
+    }
+
+    /// Adds programs of the host to the userland.
+    ///
+    /// # Errors
+    /// iperf3 is missing, or a program cannot be read.
+    pub fn with_programs(self, programs: Programs) -> Result<Self, LabError> {
+        Self::pack(self.kernel, self.emulator, programs)
     }
 
     /// Adds ccbench's modules, which must already be built, to the userland.
@@ -58,19 +68,19 @@ impl VmImage {
     /// The modules are not built, or the kernel is a stock one.
     pub fn with_modules(self) -> Result<Self, LabError> {
         let modules = Some(modules::open(&self.kernel)?);
-        Self::pack(Kernel { modules, ..self.kernel }, self.emulator)
+        Self::pack(Kernel { modules, ..self.kernel }, self.emulator, self.programs)
     }
 
-    fn pack(kernel: Kernel, emulator: String) -> Result<Self, LabError> {
+    fn pack(kernel: Kernel, emulator: String, programs: Programs) -> Result<Self, LabError> {
         let mut userland = Vec::new();
         let agent =
             userland::find(&agent_binary().display().to_string()).unwrap_or_else(agent_binary);
         let modules = kernel.modules.as_deref().map(|folder| (folder, kernel.release.as_str()));
-        userland::archive(&agent, modules)?
+        userland::archive(&agent, programs, modules)?
             .write(&mut userland)
             .map_err(LabError::io("pack", &agent))?;
         let userland_sha256 = plan::digest_bytes(&userland);
-        Ok(Self { kernel, emulator, userland, userland_sha256 })
+        Ok(Self { kernel, emulator, programs, userland, userland_sha256 })
     }
 
     /// Returns the kernel.
