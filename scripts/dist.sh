@@ -162,8 +162,12 @@ image() {
         { skip image "$tool cannot build it"; return; }
     rm -f "$file"
     case $tool in
-    *podman) "$tool" save -q --format oci-archive -o "$file" "ccbench:$version" ;;
-    *) "$tool" save -o "$file" "ccbench:$version" ;;
+    *podman)
+        # An OCI archive has one name. Podman and docker find this one as `ccbench`, docker with its containerd image store.
+        "$tool" tag ccbench:latest docker.io/library/ccbench:latest
+        "$tool" save -q --format oci-archive -o "$file" docker.io/library/ccbench:latest
+        ;;
+    *) "$tool" save -o "$file" "ccbench:$version" ccbench:latest ;;
     esac
 }
 

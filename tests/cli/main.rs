@@ -118,6 +118,21 @@ fn applies_overrides_and_rejects_unknown_keys() {
     assert!(err(&output).contains("links.bottleneck.speed"), "{}", text(&output));
 }
 
+/// A flow without `tool` uses ccbench's generator in the lab, which `--lab` selects as a plan does.
+#[test]
+fn check_for_the_lab_knows_its_default_generator() {
+    let bench = Bench::new();
+    let plan = std::fs::read_to_string(source_root().join("plans/quickstart.toml")).unwrap();
+    let finite = "[flows.finite]\nfrom = \"src\"\nto = \"dst\"\nbytes = \"1MB\"\nstart = \"1s\"\nstop = \"2s\"\n";
+    let path = bench.write("plan.toml", &(plan + finite));
+    let path = path.to_string_lossy();
+    let here = bench.run(&["check", &path]);
+    assert_eq!(here.status.code(), Some(2), "{}", text(&here));
+    assert!(err(&here).contains("needs `tool = \"ccbench\"`"), "{}", text(&here));
+    let lab = bench.run(&["check", &path, "--lab"]);
+    assert_eq!(lab.status.code(), Some(0), "{}", text(&lab));
+}
+
 #[test]
 fn pki_overwrites_nothing_and_makes_private_keys() {
     use std::os::unix::fs::PermissionsExt;
@@ -172,6 +187,20 @@ fn prints_help_completions_and_man_pages() {
     assert_eq!(unread.code(), Some(0));
     assert_eq!(bench.run(&["man", "man"]).status.code(), Some(0));
     assert!(bench.path("man/ccbench-run.1").exists());
+}
+
+#[test]
+fn a_trace_that_cannot_be_written_to_standard_output_is_an_error() {
+    let bench = Bench::new();
+    bench.write("in.csv", "10,2\n20,1\n");
+    let convert = || bench.command(&["trace", "convert", "in.csv", "-"]);
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let failed = convert().stdout(full).output().unwrap();
+    assert_eq!(failed.status.code(), Some(1), "{}", text(&failed));
+    assert!(err(&failed).contains("cannot write to standard output: "), "{}", text(&failed));
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    assert_eq!(convert().stdout(writer).status().unwrap().code(), Some(0));
 }
 
 #[test]

@@ -256,6 +256,17 @@ fn the_archive_has_the_name_that_cargo_binstall_expects() {
     assert!(script.contains("pack \"$out/$name.tar.gz\" \"$name\"\n"));
 }
 
+/// `podman load` and `docker load` must give the image the name in the documents.
+#[test]
+fn the_image_has_the_name_that_the_documents_use() {
+    let read = |name: &str| std::fs::read_to_string(source_root().join(name)).unwrap();
+    assert!(read("docs/packages.md").contains(" ccbench run plan.toml\n"));
+    let script = read("scripts/dist.sh");
+    let saves: Vec<&str> = script.lines().filter(|line| line.contains("\"$tool\" save ")).collect();
+    assert_eq!(saves.len(), 2, "of podman and docker: {saves:?}");
+    assert!(saves.iter().all(|save| save.contains("ccbench:latest")), "{saves:?}");
+}
+
 #[test]
 fn the_python_reader_gives_tables_with_units() {
     let Some(mut python) = python() else { return skip("run `scripts/setup.sh --test` first") };

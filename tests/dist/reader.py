@@ -69,4 +69,20 @@ assert "choose one of polars" in refused(ccbench.RunError, lambda: ccbench.load(
 assert "neither a results directory" in refused(ccbench.RunError, lambda: ccbench.load(path / "tables"))
 assert "error" in refused(ccbench.PlotError, lambda: ccbench.plot(run, "pie"))
 assert [ccbench.unit_of(name) for name in ("throughput_mbit_s", "us", "cwnd")] == ["Mbit/s", None, None]
+
+# Every documented column: a word of the name is the unit, and rates are not times.
+words = {
+    **{unit: unit for unit in ("ns", "us", "ms", "s", "ppm", "ppb")},
+    **{"bytes": "B", "pkts": "packets", "packets": "packets", "bps": "bit/s", "pct": "%", "seconds": "s"},
+}
+manual = Path(__file__).parents[2] / "docs/results.md"
+cells = [[cell.strip() for cell in line.split("|")] for line in manual.read_text(encoding="utf-8").splitlines()]
+kinds = {"u8", "u16", "u32", "u64", "i32", "i64", "f64"}
+columns = {row[1] for row in cells if len(row) > 3 and row[2].removesuffix("?") in kinds and row[1].isidentifier()}
+assert {"delivery_rate_bytes_per_s", "bits_per_second", "bytes_acked", "drift_ppb"} <= columns, columns
+for name in columns:
+    found = {words[word] for word in name.split("_") if word in words}
+    if "per" in name.split("_"):
+        found = {"B/s" if "bytes" in name else "bit/s"}
+    assert found == ({ccbench.unit_of(name)} - {None}), (name, found, ccbench.unit_of(name))
 print(f"{rows} rows")

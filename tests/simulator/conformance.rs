@@ -74,3 +74,21 @@ fn all_cases_end_with_a_line_for_each() {
     }
     assert_eq!(bench.all_results().len(), 1, "{}", text(&done));
 }
+
+/// The lines of all cases are printed although one ended with an error.
+#[test]
+fn an_error_is_the_result_of_its_case() {
+    let bench = Bench::new();
+    bench.write("file", "");
+    let only = ["--set", "matrix.state=startup", "--json", "--out", "file"];
+    let done = bench.run(&[&["reproduce", "conformance", "--sim", "--quick"][..], &only].concat());
+    assert_eq!(done.status.code(), Some(1), "{}", text(&done));
+    let lines = events(&done, "reproduced");
+    assert_eq!(lines.len(), 22, "{}", text(&done));
+    for line in &lines {
+        let expected = if line["name"] == "conformance_07" { "error" } else { "not run" };
+        assert_eq!(line["result"], expected, "{line}");
+    }
+    let errors = String::from_utf8_lossy(&done.stderr);
+    assert!(errors.contains("ccbench: conformance_07: cannot "), "{errors}");
+}

@@ -21,8 +21,6 @@ use testbed::TestbedArgs;
 use trace::TraceCommand;
 use values::{column, day, group, levels, millimetres, phase};
 
-use crate::experiment::AWAIT_NODES;
-
 pub mod artifact;
 pub mod export;
 pub mod index;
@@ -54,7 +52,7 @@ pub struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 success · 1 a file is damaged, or cannot be read or written · 2 the plan or the command line is \
-invalid · 3 the testbed, an agent or a scheduler is not available · 4 `artifact rerun` or `artifact claim`: not reproduced · 130 interrupted · 143 \
+invalid · 3 the testbed, an agent or a scheduler is not available, or a certificate already exists or is revoked (`pki`) · 4 `artifact rerun` or `artifact claim`: not reproduced · 130 interrupted · 143 \
 `run --shard` was terminated; run it again.\nOf commands that run trials (`run`, `merge`, `submit`, `reproduce`, `scorecard`, `trace record`): 0 \
 every trial is ok or degraded, and every measured claim holds · 1 a trial failed · 4 a claim does not hold.\n\
 First steps: `ccbench new`, then `ccbench check plan.toml` and `ccbench run plan.toml`.";
@@ -273,12 +271,13 @@ pub struct RunOptions {
     /// Continue with the other points if a trial cannot be prepared.
     #[arg(long)]
     pub keep_going: bool,
-    /// How long to wait for a lost node with an agent of its own before its trial is repeated: `10min` for one that reboots.
-    #[arg(long, value_name = "TIME", default_value_t = AWAIT_NODES)]
-    pub await_nodes: Micros,
-    /// How long to wait for a node that is rebooted into a kernel of the plan (`kernel_release`).
-    #[arg(long, value_name = "TIME", default_value = "15min")]
-    pub await_reboot: Micros,
+    /// How long to wait for a lost node with an agent of its own before its trial is repeated: `10min` for one that reboots
+    /// [default: 30s].
+    #[arg(long, value_name = "TIME")]
+    pub await_nodes: Option<Micros>,
+    /// How long to wait for a node that is rebooted into a kernel of the plan (`kernel_release`) [default: 15min].
+    #[arg(long, value_name = "TIME")]
+    pub await_reboot: Option<Micros>,
     /// Build the topology in a user namespace even as root.
     #[arg(long)]
     pub rootless: bool,

@@ -53,8 +53,11 @@ fn missing_file_hint(path: &Path, shared: Option<&Path>) -> String {
     if !path.starts_with("plans") || path.exists() {
         return String::new();
     }
-    let packaged = shared.map(|shared| shared.join(path)).filter(|packaged| packaged.is_file());
-    match packaged {
+    // Wheels have the plans with the documents.
+    let documents = |shared: &Path| shared.with_file_name("doc").join("ccbench");
+    let places = |shared: &Path| [shared.join(path), documents(shared).join(path)];
+    let mut places = shared.into_iter().flat_map(places);
+    match places.find(|packaged| packaged.is_file()) {
         Some(packaged) => format!("; the package has it in {}", packaged.display()),
         None => {
             "; `ccbench new` writes a plan, and `ccbench reproduce` lists those that need no file"
@@ -108,6 +111,12 @@ impl PlanSource {
         Self { path, text, embedded: files, is_embedded: true, target, reworded }
     }
 
+    /// Looks for files beside the plan, for a plan that a command has derived from the one at its path.
+    #[must_use]
+    pub fn with_files_beside(self) -> Self {
+        Self { is_embedded: false, ..self }
+    }
+
     /// Replaces the text of the warning at this key. A command that changes a plan knows a better remedy than the plan's author.
     #[must_use]
     pub fn with_reason_at(self, key: &'static str, reason: String) -> Self {
@@ -118,6 +127,13 @@ impl PlanSource {
     #[must_use]
     pub fn for_simulator(self, simulated: bool) -> Self {
         let target = if simulated { Target::Simulator } else { self.target };
+        Self { target, ..self }
+    }
+
+    /// Checks the plan for the lab if `in_lab`, also if the plan does not select it.
+    #[must_use]
+    pub fn for_lab(self, in_lab: bool) -> Self {
+        let target = if in_lab { Target::Lab } else { self.target };
         Self { target, ..self }
     }
 
@@ -171,8 +187,8 @@ impl PlanSource {
     /// Reads the files that the plan with these overrides names.
     fn read_files(&self, sets: &[String]) -> (TraceContents, CcContents) {
         let (path, text) = (&self.path, &self.text);
-        let traces = trace_files::read(path, &check::trace_files(text, sets), self.embedded);
         let place = if self.is_embedded { Path::new("") } else { path.as_path() };
+        let traces = trace_files::read(place, &check::trace_files(text, sets), self.embedded);
         (traces, cc_files::read(place, &check::cc_files(text, sets)))
     }
 
@@ -272,5 +288,16 @@ mod tests {
             ""
         );
         assert!(missing_file_hint(&plan, None).contains("`ccbench new`"));
+    }
+
+    #[test]
+    fn a_missing_plan_of_the_wheel_is_named() {
+        let share = tempfile::tempdir().unwrap();
+        let plan = Path::new("plans").join("of a wheel.toml");
+        let packaged = share.path().join("doc/ccbench").join(&plan);
+        std::fs::create_dir_all(packaged.parent().unwrap()).unwrap();
+        std::fs::write(&packaged, "").unwrap();
+        let named = missing_file_hint(&plan, Some(&share.path().join("ccbench")));
+        assert!(named.ends_with(&packaged.display().to_string()), "{named}");
     }
 }

@@ -1,4 +1,5 @@
-//! Reads the trace files of a plan: from beside the plan file, from the binary, or from the results directory of a resumed run.
+//! Reads the trace files of a plan: from the binary, from beside the plan file (from the working directory for a plan in the binary), or
+//! from the results directory of a resumed run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -32,7 +33,10 @@ pub struct TraceContents {
 /// Why a trace file cannot be read.
 #[derive(Debug, thiserror::Error)]
 enum ReadError {
-    #[error("there is no file {}; a trace's path is relative to the plan's directory", .0.display())]
+    #[error(
+        "there is no file {}; a trace's path is relative to the plan's directory, or to the working directory for a plan of ccbench's own",
+        .0.display()
+    )]
     NotFound(PathBuf),
     #[error("cannot read {}: {source}", path.display())]
     Io { path: PathBuf, source: std::io::Error },

@@ -142,6 +142,31 @@ fn files_of_flent_and_qlog_files_are_imported_also_compressed() {
 }
 
 #[test]
+fn files_with_flents_own_names_are_trials_in_the_order_of_their_times() {
+    let dir = tempfile::tempdir().unwrap();
+    let names = [
+        "ping-2014-10-17T091042.500000.flent",
+        "rrul-2014-10-17T090042.516894.fq_codel.flent",
+        "rrul-2014-10-17T090542.016894.flent",
+    ];
+    let text = String::from_utf8(FLENT.to_vec()).unwrap();
+    let paths = names.map(|name| {
+        // Files with the same content are refused.
+        let text = text.replace("\"TITLE\": \"cubic\"", &format!("\"TITLE\": \"{name}\""));
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    });
+    let run = dir.path().join("run");
+    assert_eq!(import(&[&paths[0], &paths[1], &paths[2]], &["--trials"], &run), 0);
+    let record: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(run.join("run.json")).unwrap()).unwrap();
+    let imported = record["imported"].as_array().unwrap();
+    let trials: Vec<u64> = imported.iter().map(|file| file["trial"].as_u64().unwrap()).collect();
+    assert_eq!(trials, [3, 1, 2]);
+}
+
+#[test]
 fn file_without_known_output_makes_no_directory() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("notes.txt");

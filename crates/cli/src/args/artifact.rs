@@ -22,7 +22,8 @@ pub enum ArtifactCommand {
     /// Unpack an artifact, run it again in the same way, and compare. In the lab and the simulator, every Parquet file must be
     /// equal; elsewhere, each claim must have the same outcome and overlapping 95 % confidence intervals.
     #[command(
-        after_help = "Exit codes: 0 everything agrees · 1 the archive is damaged or refused · 4 something differs; others as of \
+        after_help = "Exit codes: 0 everything agrees · 1 the archive is damaged, or has files or a size that are refused · 2 it cannot be \
+read or is not a complete artifact of this format, its plan is refused, or its directory exists · 4 something differs; others as of \
 `ccbench run`."
     )]
     Rerun(ArtifactRerunArgs),

@@ -19,7 +19,7 @@ pub enum ExportCommand {
         #[arg(short, long, value_name = "DIR", value_hint = ValueHint::DirPath)]
         output: PathBuf,
     },
-    /// Export one .flent.gz file per trial, which flent opens as a tcp_nup test.
+    /// Export one .flent.gz file per trial, which flent opens as a test of uploads, downloads or both.
     Flent(ExportArgs),
     /// Export the JSON output of iperf3: one file per flow group and end.
     Iperf3(ExportArgs),

@@ -3,8 +3,9 @@
 use ccbench_results::backend::{DilationSource, LabImage, RunBackend};
 use ccbench_results::store::RunDir;
 use ccbench_simulator::MODEL_VERSION;
+use clap::Parser;
 
-use crate::args::RunOptions;
+use crate::args::{Cli, Command, RunOptions};
 use crate::error::CliError;
 use crate::experiment::Experiment;
 use crate::lab::LabOptions;
@@ -76,6 +77,7 @@ impl BackendChoice {
 pub fn resumed(given: &RunOptions, dir: &RunDir) -> Result<(RunOptions, Vec<LabImage>), CliError> {
     let refuse = |reason: &str| Err(CliError::Usage(format!("{}: {reason}", dir.path().display())));
     let mut options = given.clone();
+    restore(&mut options, &dir.command_lines());
     let asks_for_lab = given.lab || given.kernel.is_some() || given.dilation.is_some();
     match dir.backend() {
         RunBackend::Simulator { model_version } => {
@@ -121,6 +123,25 @@ pub fn resumed(given: &RunOptions, dir: &RunDir) -> Result<(RunOptions, Vec<LabI
     }
 }
 
+/// Gives options that decide what happens after a failure their last values in the sessions of a run, unless they are given again.
+fn restore(options: &mut RunOptions, command_lines: &[Vec<String>]) {
+    for session in command_lines.iter().rev().filter_map(|line| session_options(line)) {
+        options.keep_going |= session.keep_going;
+        options.await_nodes = options.await_nodes.or(session.await_nodes);
+        options.await_reboot = options.await_reboot.or(session.await_reboot);
+    }
+}
+
+/// Returns the options of a session; `None` if its command has none, or only another version accepts them.
+fn session_options(command_line: &[String]) -> Option<RunOptions> {
+    match Cli::try_parse_from(command_line).ok()?.command {
+        Command::Run(args) => Some(args.options),
+        Command::Reproduce(args) => Some(args.options),
+        Command::Scorecard(args) => Some(args.options),
+        _ => None,
+    }
+}
+
 /// Returns the lab option that contradicts the images with which a run began.
 fn other_lab(given: &RunOptions, images: &[LabImage]) -> Option<String> {
     let began = |with: String, option: &str| {
@@ -146,17 +167,34 @@ fn other_lab(given: &RunOptions, images: &[LabImage]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use ccbench_proto::plan::{Engine, Series};
+    use ccbench_proto::units::Micros;
     use ccbench_results::backend::Dilation;
-    use clap::Parser as _;
 
     use super::*;
-    use crate::args::{Cli, Command};
 
     fn options(line: &str) -> RunOptions {
         let words = ["ccbench", "run", "plan.toml"].into_iter().chain(line.split_whitespace());
         let cli = Cli::try_parse_from(words).unwrap();
         let Command::Run(args) = cli.command else { panic!("another command") };
         args.options
+    }
+
+    #[test]
+    fn a_resumed_run_keeps_its_options_for_failures() {
+        let line = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let lines = [
+            line("ccbench run plan.toml --keep-going --await-nodes 10min --await-reboot 60min"),
+            line("ccbench run --resume DIR --await-nodes 20min"),
+            line("ccbench run --resume DIR --option-of-another-version"),
+        ];
+        let restored = |given: &str| {
+            let mut options = options(given);
+            restore(&mut options, &lines);
+            (options.keep_going, options.await_nodes, options.await_reboot)
+        };
+        let minutes = |count: u64| Some(Micros::from_secs(60 * count));
+        assert_eq!(restored(""), (true, minutes(20), minutes(60)));
+        assert_eq!(restored("--await-nodes 1min"), (true, minutes(1), minutes(60)));
     }
 
     #[test]

@@ -13,7 +13,6 @@ use crate::commands::run::{self, Tables};
 use crate::console::print;
 use crate::error::CliError;
 use crate::exit::ExitCode;
-use crate::experiment::{AWAIT_NODES, AWAIT_REBOOT};
 use crate::plan_source::PlanSource;
 use crate::readable_run::ReadableRun;
 use crate::runtime::block_on;
@@ -53,8 +52,12 @@ fn rerun(args: ArtifactRerunArgs) -> Result<ExitCode, CliError> {
 fn rerun_unpacked(args: ArtifactRerunArgs, dir: &Path) -> Result<ExitCode, CliError> {
     let artifact = Artifact::open(dir)?;
     print(&format!("{}: unpacked; every file with a digest is intact\n", dir.display()));
-    let simulated = matches!(artifact.run().backend(), RunBackend::Simulator { .. });
-    let source = PlanSource::read(&artifact.plan())?.for_simulator(simulated);
+    let source = PlanSource::read(&artifact.plan())?;
+    let source = match artifact.run().backend() {
+        RunBackend::Simulator { .. } => source.for_simulator(true),
+        RunBackend::Lab { .. } => source.for_lab(true),
+        RunBackend::Testbed | RunBackend::Import => source,
+    };
     let run_args = RunArgs::of(options(args, &artifact, &source)?);
     let completed = block_on(run::run_plan(&run_args, source))?;
     let results = completed.path().to_path_buf();
@@ -114,8 +117,8 @@ fn options(
         strict: false,
         // Every trial is compared.
         keep_going: true,
-        await_nodes: AWAIT_NODES,
-        await_reboot: AWAIT_REBOOT,
+        await_nodes: None,
+        await_reboot: None,
         rootless: args.rootless || artifact.was_rootless(),
         lab: matches!(backend, RunBackend::Lab { .. }),
         engine: None,

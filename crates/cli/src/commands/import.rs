@@ -13,7 +13,7 @@ use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::tools::gather::{Gathered, Names, Source, gather};
 use ccbench_proto::tools::text::{self, Found};
 use ccbench_proto::units::Micros;
-use ccbench_proto::wire::RunEvent;
+use ccbench_proto::wire::{RunEvent, run_event::Of};
 use ccbench_proto::{plan, printable};
 use flate2::read::MultiGzDecoder;
 
@@ -35,6 +35,8 @@ use ccbench_results::table;
 
 /// Number of unread lines per file that are printed without `--all`.
 const MAX_UNREAD: usize = 10;
+/// Largest trial number. It leaves room for a count of all trials.
+const MAX_NUMBER: u16 = u16::MAX - 1;
 /// The first bytes of a gzip file (RFC 1952).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
@@ -42,6 +44,8 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 struct File {
     path: PathBuf,
     trial: u16,
+    /// The time that flent has written into its name, if its trial depends on that.
+    flent_time: Option<String>,
     sha256: String,
     /// The digest of its uncompressed contents.
     content_sha256: String,
@@ -66,6 +70,7 @@ pub fn run(args: &ImportArgs) -> Result<ExitCode, CliError> {
     }
     let paths = files(&args.files)?;
     let mut read = paths.iter().map(|path| read(path, args)).collect::<Result<Vec<_>, _>>()?;
+    number_by_time(&mut read)?;
     if args.trials && read.iter().any(|file| file.trial == 0) {
         read.iter_mut().for_each(|file| file.trial += 1);
     }
@@ -123,8 +128,10 @@ fn read(path: &Path, args: &ImportArgs) -> Result<File, CliError> {
     let mut parted = args.nodes.iter().filter_map(|node| node.split_once('='));
     let by_part = parted.find(|(part, _)| name.contains(part)).map(|(_, node)| node);
     let for_others = || args.nodes.iter().find(|node| !node.contains('=')).map(String::as_str);
+    let (trial, flent_time) = if args.trials { trial_of(&stem, path)? } else { (1, None) };
     Ok(File {
-        trial: if args.trials { number(&stem, path)? } else { 1 },
+        trial,
+        flent_time,
         sha256,
         content_sha256,
         source: Source {
@@ -153,20 +160,71 @@ fn plain(name: &str) -> String {
     name.chars().map(|c| if fits(c) { c } else { '-' }).collect()
 }
 
-/// Returns the last separate number in a name: `cubic-3-iperf` is trial 3.
-fn number(stem: &str, path: &Path) -> Result<u16, CliError> {
-    // The maximum leaves room for a count of all trials.
-    const MAX: u16 = u16::MAX - 1;
+/// Returns the trial in a name: its last separate number. In a name that flent has made, only the title can have one; without it, returns
+/// the time in the name, in whose order such files are numbered.
+fn trial_of(stem: &str, path: &Path) -> Result<(u16, Option<String>), CliError> {
+    let (time, text) = match flent_name(stem) {
+        Some((time, title)) => (Some(time), title),
+        None => (None, stem),
+    };
+    let number = number(text, path)?;
+    let time = time.filter(|_| number.is_none()).map(str::to_owned);
+    Ok((number.unwrap_or(1), time))
+}
+
+/// Returns the time and the title in a name that flent has made: `rrul-2014-10-17T090042.516894.title`.
+fn flent_name(stem: &str) -> Option<(&str, &str)> {
+    const TIME: &[u8] = b"-0000-00-00T000000";
+    const FRACTION: &[u8] = b".000000";
+    fn has_form(bytes: &[u8], form: &[u8]) -> bool {
+        let fits = |(byte, form): (&u8, &u8)| match form {
+            b'0' => byte.is_ascii_digit(),
+            other => byte == other,
+        };
+        bytes.len() == form.len() && bytes.iter().zip(form).all(fits)
+    }
+    let bytes = stem.as_bytes();
+    let begin = bytes.windows(TIME.len()).position(|window| has_form(window, TIME))?;
+    let end = begin + TIME.len();
+    let with_fraction = end + FRACTION.len();
+    // Some versions leave the fraction out.
+    let fraction = bytes.get(end..with_fraction).filter(|fraction| has_form(fraction, FRACTION));
+    let end = fraction.map_or(end, |_| with_fraction);
+    Some((stem.get(begin + 1..end)?, stem.get(end..)?))
+}
+
+/// Returns the last separate number in a text: `cubic-3-iperf` is trial 3.
+fn number(text: &str, path: &Path) -> Result<Option<u16>, CliError> {
     let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
-    let mut parts = stem.split(|c: char| !c.is_ascii_alphanumeric());
-    let Some(part) = parts.rfind(is_number) else { return Ok(1) };
-    let number = part.parse().ok().filter(|number| *number <= MAX);
-    number.ok_or_else(|| {
+    let mut parts = text.split(|c: char| !c.is_ascii_alphanumeric());
+    let Some(part) = parts.rfind(is_number) else { return Ok(None) };
+    let number = part.parse().ok().filter(|number| *number <= MAX_NUMBER);
+    number.map(Some).ok_or_else(|| {
         let path = path.display();
         CliError::Usage(format!(
-            "{path}: its name has the trial number {part}, but trials are 0 to {MAX}; rename the file"
+            "{path}: its name has the trial number {part}, but trials are 0 to {MAX_NUMBER}; rename the file"
         ))
     })
+}
+
+/// Numbers the files without a number in the order of the times in their names, after the other trials.
+fn number_by_time(files: &mut [File]) -> Result<(), CliError> {
+    let is_other = |file: &&File| file.flent_time.is_none() && file.has_rows();
+    let last = files.iter().filter(is_other).map(|file| file.trial).max().unwrap_or(0);
+    let times: BTreeSet<String> = files.iter().filter_map(|file| file.flent_time.clone()).collect();
+    let numbers: BTreeMap<String, usize> = times.into_iter().zip(usize::from(last) + 1..).collect();
+    for file in files {
+        let number = file.flent_time.as_ref().and_then(|time| numbers.get(time));
+        let Some(&number) = number else { continue };
+        let fits = u16::try_from(number).ok().filter(|number| *number <= MAX_NUMBER);
+        file.trial = fits.ok_or_else(|| {
+            let path = file.path.display();
+            CliError::Usage(format!(
+                "{path}: it would be trial {number}, but trials are 0 to {MAX_NUMBER}; rename the files"
+            ))
+        })?;
+    }
+    Ok(())
 }
 
 /// Returns an error if two files have the same contents, which would count twice.
@@ -257,7 +315,9 @@ fn fill(
             return Err(too_long(trial, &gathered, &of_trial, &names));
         }
         let unread = sources.iter().map(|source| source.found.unread_count()).sum();
-        notes.extend(gathered.notes.iter().map(|note| format!("trial {trial}: {note}")));
+        let outside = outside(&gathered, &phases);
+        let noted = gathered.notes.iter().chain(&outside);
+        notes.extend(noted.map(|note| format!("trial {trial}: {note}")));
         let verdict = verdict(unread, &sources);
         write(run, trial, gathered, &phases, &verdict)?;
     }
@@ -320,6 +380,42 @@ fn spans(gathered: &Gathered, phases: &[(String, Micros)]) -> Vec<PhaseSpan> {
     spans
 }
 
+/// Returns the note about rows outside of all phases. Rows without a time have their own note.
+fn outside(gathered: &Gathered, phases: &[PhaseSpan]) -> Option<String> {
+    let mut times_ns: Vec<u64> = Vec::new();
+    for (_, row) in &gathered.rows {
+        match row {
+            Of::FlowSample(row) => times_ns.push(row.at_ns),
+            Of::Probe(row) => times_ns.push(row.at_ns),
+            Of::TcpEvents(rows) => times_ns.extend(rows.events.iter().map(|row| row.at_ns)),
+            // The phase of an interval is the one that contains its midpoint.
+            Of::Interval(row) => {
+                times_ns.push(row.at_ns.saturating_sub((row.seconds.max(0.0) * 5e8) as u64));
+            }
+            _ => {}
+        }
+    }
+    times_ns.retain(|at_ns| *at_ns > 0);
+    let is_outside = |at_ns: &&u64| {
+        let since_ns = at_ns.checked_sub(gathered.begin_ns);
+        let is_in = |since_ns: u64| {
+            phases
+                .iter()
+                .any(|phase| phase.start.nanos() <= since_ns && since_ns < phase.end.nanos())
+        };
+        !since_ns.is_some_and(is_in)
+    };
+    let count = times_ns.iter().filter(is_outside).count();
+    let length = phases.iter().map(|phase| phase.end).max().unwrap_or_default();
+    (count > 0).then(|| {
+        format!(
+            "{count} of {} rows are outside of all phases, so they count in no phase's mean (phases begin with the earliest row, and \
+             end after {length})",
+            times_ns.len()
+        )
+    })
+}
+
 /// Returns the error for a trial that would exceed the limit. Often a single time is wrong.
 fn too_long(trial: u16, gathered: &Gathered, files: &[&File], names: &Names) -> CliError {
     let last = files.iter().max_by_key(|file| gather(&[&file.source], names).end_ns);
@@ -372,11 +468,13 @@ fn info(files: &[File], trials: u32) -> RunInfo {
 
 #[cfg(test)]
 mod tests {
+    use ccbench_proto::wire;
+
     use super::*;
 
     #[test]
     fn trial_is_the_last_separate_number_of_a_name() {
-        let trial = |stem| number(stem, Path::new("dir/file.txt"));
+        let trial = |stem| Ok::<_, CliError>(trial_of(stem, Path::new("dir/file.txt"))?.0);
         let numbers = ["cubic-3-iperf", "ta-1v1-12-ss", "sl-cubic-ss", "x_2.0_7", "x-65534"];
         assert_eq!(numbers.map(|stem| trial(stem).unwrap()), [3, 12, 1, 7, 65_534]);
         for stem in ["run-70000", "1-65535", "1-99999999999999999999"] {
@@ -386,6 +484,52 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn times_in_names_of_flent_are_no_trial_numbers() {
+        let trial = |stem: &str| trial_of(stem, Path::new("dir/file.flent.gz")).unwrap();
+        let by_time = |time: &str| (1_u16, Some(time.to_owned()));
+        let time = "2014-10-17T090042.516894";
+        for name in ["rrul", "rrul_100_up"] {
+            assert_eq!(trial(&format!("{name}-{time}")), by_time(time));
+            assert_eq!(trial(&format!("{name}-{time}.fq_codel")), by_time(time));
+            assert_eq!(trial(&format!("{name}-{time}.fq_codel_3")), (3, None));
+        }
+        assert_eq!(trial("rrul-2014-10-17T090042"), by_time("2014-10-17T090042"));
+        assert_eq!(trial("rrul-2014-10-17T090042.7"), (7, None), "the title is 7");
+        assert_eq!(trial("2014-10-17"), (17, None), "not flent's");
+    }
+
+    #[test]
+    fn rows_outside_of_all_phases_have_a_note() {
+        const SECOND_NS: u64 = 1_000_000_000;
+        let sample = |second: u64| {
+            Of::FlowSample(wire::FlowSample { at_ns: second * SECOND_NS, ..Default::default() })
+        };
+        let interval = |end: u64| {
+            let at_ns = end * SECOND_NS;
+            Of::Interval(wire::Interval { at_ns, seconds: 2.0, ..Default::default() })
+        };
+        let probe = Of::Probe(wire::Probe { at_ns: 9 * SECOND_NS, ..Default::default() });
+        let event =
+            |second: u64| wire::TcpEvent { at_ns: second * SECOND_NS, ..Default::default() };
+        let events = Of::TcpEvents(wire::TcpEvents { events: vec![event(12), event(20)] });
+        // The first sample has no time.
+        let mut rows = vec![sample(0), sample(10), sample(15), interval(15), interval(16)];
+        rows.extend([probe, events, Of::Flow(wire::Flow::default())]);
+        let gathered = Gathered {
+            begin_ns: 10 * SECOND_NS,
+            rows: rows.into_iter().map(|row| ("node".to_owned(), row)).collect(),
+            ..Default::default()
+        };
+        let note = |length_s| {
+            let phases = [("all".to_owned(), Micros::from_secs(length_s))];
+            outside(&gathered, &spans(&gathered, &phases))
+        };
+        let short = note(5).unwrap();
+        assert!(short.starts_with("4 of 7 rows") && short.contains("end after 5s"), "{short}");
+        assert!(note(20).unwrap().starts_with("1 of 7 rows"), "the probe is too early");
     }
 
     #[test]

@@ -13,8 +13,8 @@ use ccbench_results::trace::plot::rate_text;
 use ccbench_results::trace::recorded::{Recording, Rows, Stream};
 use ccbench_results::write_bytes;
 
-use crate::args::RunArgs;
 use crate::args::record::RecordArgs;
+use crate::args::{RunArgs, RunOptions};
 use crate::commands::run::{self, Tables};
 use crate::console::{message, print};
 use crate::error::CliError;
@@ -47,7 +47,7 @@ pub fn run(args: RecordArgs) -> Result<ExitCode, CliError> {
         CliError::Usage(problems.collect::<Vec<_>>().join("\n"))
     })?;
     let text = resolve::to_toml(&checked);
-    let source = PlanSource::embedded(&path.to_string_lossy(), &text, &[]);
+    let source = PlanSource::embedded(&path.to_string_lossy(), &text, &[]).with_files_beside();
     let stream = stream(&args);
     let (output, args) = (args.output, RunArgs::of(args.options));
     let completed = block_on(run::run_plan(&args, source))?;
@@ -78,7 +78,8 @@ fn check_times(args: &RecordArgs) -> Result<(), CliError> {
 /// Returns the plan's path, its contents, and the names of both ends.
 fn base(args: &RecordArgs) -> Result<(PathBuf, Plan, [String; 2]), CliError> {
     if let (Some(path), Some(from), Some(to)) = (&args.plan, &args.from, &args.to) {
-        let source = PlanSource::read(path)?.for_simulator(args.options.sim);
+        let RunOptions { lab, sim, .. } = args.options;
+        let source = PlanSource::read(path)?.for_lab(lab).for_simulator(sim);
         let plan = source.load_quietly(&[])?.plan().clone();
         return Ok((path.clone(), plan, [from.clone(), to.clone()]));
     }

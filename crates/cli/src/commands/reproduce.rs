@@ -6,7 +6,7 @@ use std::path::Path;
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::plan::parse::suggest::near;
 
-use crate::args::{ReproduceArgs, RunArgs};
+use crate::args::{ReproduceArgs, RunArgs, RunOptions};
 use crate::commands::check::{duration, size};
 use crate::commands::run::{self, Conclusion, Tables};
 use crate::console::{message, print, print_json};
@@ -37,13 +37,18 @@ pub fn run(args: ReproduceArgs) -> Result<ExitCode, CliError> {
     let args = run_args(args);
     match entries[..] {
         [entry] => {
-            let source = entry.source().for_simulator(args.options.sim);
+            let source = source(entry, &args.options);
             let sets = source.sets(&args.sets, args.options.quick)?;
             let plan = source.load_quietly(&sets)?;
             Ok(run_one(entry, source, &plan, &args)?.exit_code)
         }
         _ => run_all(&entries, &args),
     }
+}
+
+/// Returns the plan of an experiment, for the backend that the options select.
+fn source(entry: &Entry, options: &RunOptions) -> PlanSource {
+    entry.source().for_lab(options.lab).for_simulator(options.sim)
 }
 
 fn run_one(
@@ -59,22 +64,34 @@ fn run_one(
     run::conclude(args, completed, Tables::Claims)
 }
 
-/// Runs experiments one after the other and prints a line for each. Skips experiments whose plan lacks what `--set` selects.
+/// How one of several experiments ended: with the exit code of an error, or as its claims say. `None` if its plan lacks what `--set`
+/// selects.
+type Ended = Option<Result<Conclusion, ExitCode>>;
+
+/// Runs experiments one after the other and prints a line for each. Skips experiments whose plan lacks what `--set` selects. An error ends
+/// only its experiment.
+///
+/// # Errors
+/// The user has interrupted the command, or a plan cannot be read.
 fn run_all(entries: &[&'static Entry], args: &RunArgs) -> Result<ExitCode, CliError> {
     let mut ended = Vec::new();
     for entry in entries {
-        let source = entry.source().for_simulator(args.options.sim);
+        let source = source(entry, &args.options);
         let sets = source.sets(&args.sets, args.options.quick)?;
         let conclusion = match source.load_quietly(&sets) {
-            Ok(plan) => Some(run_one(entry, source, &plan, args)?),
+            Ok(plan) => Some(match run_one(entry, source, &plan, args) {
+                Ok(conclusion) => Ok(conclusion),
+                Err(error) => Err(print_error(entry, error)?),
+            }),
             // Its problems have been printed.
             Err(PlanSourceError::Invalid { .. }) => None,
             Err(error) => return Err(error.into()),
         };
         ended.push((*entry, conclusion));
     }
-    for (entry, conclusion) in &ended {
-        let (result, claims) = outcome(conclusion.as_ref());
+    for (entry, ended) in &ended {
+        let (result, claims) = outcome(*ended);
+        let conclusion = ended.and_then(Result::ok);
         if args.options.json {
             print_json(&serde_json::json!({
                 "event": "reproduced", "name": entry.name, "about": entry.about, "result": result,
@@ -85,22 +102,46 @@ fn run_all(entries: &[&'static Entry], args: &RunArgs) -> Result<ExitCode, CliEr
             print(&format!("{:<16} {result:<13} {claims:<34} {}\n", entry.name, entry.about));
         }
     }
-    let codes: Vec<ExitCode> = ended.iter().filter_map(|(_, c)| Some((*c)?.exit_code)).collect();
-    let worst = [ExitCode::Failure, ExitCode::ClaimRefuted];
-    Ok(match worst.into_iter().find(|code| codes.contains(code)) {
+    Ok(worst(ended.into_iter().map(|(_, ended)| ended)))
+}
+
+/// Prints the error of an experiment, and returns its exit code.
+///
+/// # Errors
+/// The user has interrupted the command.
+fn print_error(entry: &Entry, error: CliError) -> Result<ExitCode, CliError> {
+    match error.exit_code() {
+        ExitCode::Interrupted | ExitCode::Terminated => Err(error),
+        code => {
+            message(format_args!("ccbench: {}: {error}", entry.name));
+            Ok(code)
+        }
+    }
+}
+
+/// Returns the exit code of the experiment that ended worst.
+fn worst(ended: impl Iterator<Item = Ended>) -> ExitCode {
+    let code = |ended| match ended {
+        Ok(Conclusion { exit_code, .. }) | Err(exit_code) => exit_code,
+    };
+    let codes: Vec<ExitCode> = ended.flatten().map(code).collect();
+    let worst = [ExitCode::Unavailable, ExitCode::Usage, ExitCode::Failure, ExitCode::ClaimRefuted];
+    match worst.into_iter().find(|code| codes.contains(code)) {
         Some(code) => code,
         None if codes.is_empty() => ExitCode::Usage,
         None => ExitCode::Success,
-    })
+    }
 }
 
 /// Returns the result of an experiment, and how many of its claims hold.
-fn outcome(conclusion: Option<&Conclusion>) -> (&'static str, String) {
-    let Some(Conclusion { exit_code, held, refuted, unmeasured }) = conclusion else {
-        return ("not run", String::new());
+fn outcome(ended: Ended) -> (&'static str, String) {
+    let Conclusion { exit_code, held, refuted, unmeasured } = match ended {
+        None => return ("not run", String::new()),
+        Some(Err(_)) => return ("error", String::new()),
+        Some(Ok(conclusion)) => conclusion,
     };
     let result = match exit_code {
-        ExitCode::Success if *held == 0 => "not measured",
+        ExitCode::Success if held == 0 => "not measured",
         ExitCode::Success => "holds",
         ExitCode::ClaimRefuted => "does not hold",
         _ => "failed",
@@ -298,12 +339,14 @@ mod tests {
         }
     }
 
+    fn conclusion(exit_code: ExitCode, refuted: usize) -> Conclusion {
+        Conclusion { exit_code, held: 3, refuted, unmeasured: 1 }
+    }
+
     #[test]
     fn result_of_an_experiment_is_that_of_its_claims() {
-        let conclusion =
-            |exit_code, refuted| Conclusion { exit_code, held: 3, refuted, unmeasured: 1 };
         let text = |conclusion: Option<Conclusion>| {
-            let (result, claims) = outcome(conclusion.as_ref());
+            let (result, claims) = outcome(conclusion.map(Ok));
             format!("{result}: {claims}")
         };
         let held = conclusion(ExitCode::Success, 0);
@@ -314,5 +357,30 @@ mod tests {
         let none = Conclusion { held: 0, unmeasured: 0, ..held };
         assert_eq!(text(Some(none)), "not measured: 0 of 0 claims");
         assert_eq!(text(None), "not run: ");
+        assert_eq!(outcome(Some(Err(ExitCode::Unavailable))), ("error", String::new()));
+    }
+
+    #[test]
+    fn an_error_of_an_experiment_counts_like_a_failed_one() {
+        let ended = |code| Some(Ok(conclusion(code, 0)));
+        let [held, refuted] = [ExitCode::Success, ExitCode::ClaimRefuted].map(ended);
+        let error = Some(Err(ExitCode::Unavailable));
+        for (all, code) in [
+            (vec![held, refuted, None], ExitCode::ClaimRefuted),
+            (vec![refuted, ended(ExitCode::Failure), held], ExitCode::Failure),
+            (vec![held, error, refuted], ExitCode::Unavailable),
+            (vec![None, held], ExitCode::Success),
+            (vec![None, None], ExitCode::Usage),
+        ] {
+            assert_eq!(worst(all.into_iter()), code);
+        }
+    }
+
+    /// Its own traces are in the binary.
+    #[test]
+    fn a_trace_of_the_user_is_in_the_working_directory() {
+        let set = r#"matrix.link.lb."links.bottleneck.trace.file"=none.csv"#.to_owned();
+        let error = find("mmwave").unwrap()[0].source().first_error(&[set]).unwrap();
+        assert!(error.contains("there is no file none.csv;"), "{error}");
     }
 }

@@ -20,7 +20,7 @@ use crate::clock;
 use crate::console::{message, print_json, terminal_width};
 use crate::error::CliError;
 use crate::exit::ExitCode;
-use crate::experiment::{Experiment, ExperimentOptions};
+use crate::experiment::{AWAIT_NODES, AWAIT_REBOOT, Experiment, ExperimentOptions};
 use crate::interrupt::{EndsProcess, Interrupt};
 use crate::lab::Lab;
 use crate::lab::engine::{self, LabRequest};
@@ -115,7 +115,7 @@ fn prepare(args: &RunArgs, source: PlanSource) -> Result<Prepared, CliError> {
         Some(path) => choice::resumed(&args.options, &RunDir::open(path)?)?,
         None => (args.options.clone(), vec![]),
     };
-    let source = source.for_simulator(options.sim);
+    let source = source.for_lab(options.lab).for_simulator(options.sim);
     let mut sets = source.sets(&args.sets, options.quick)?;
     sets.extend(options.engine.map(engine::as_override));
     let mut loaded = source.load(&sets)?;
@@ -124,7 +124,9 @@ fn prepare(args: &RunArgs, source: PlanSource) -> Result<Prepared, CliError> {
         None => choose_engine(&options, &source, &mut loaded, &mut sets)?,
     };
     let text = loaded.text.clone();
-    let RunOptions { rootless, keep_going, await_nodes, await_reboot, .. } = options;
+    let RunOptions { rootless, keep_going, .. } = options;
+    let await_nodes = options.await_nodes.unwrap_or(AWAIT_NODES);
+    let await_reboot = options.await_reboot.unwrap_or(AWAIT_REBOOT);
     let tls = options.tls.clone();
     let of_run = ExperimentOptions { rootless, tls, keep_going, await_nodes, await_reboot };
     let experiment = Experiment::new(loaded, of_run);
@@ -453,7 +455,7 @@ pub fn conclude(
         summarize_run(&dir, tables, args.options.json, args.options.strict)
     };
     if matches!(result, Err(BackendError::Interrupted)) {
-        // The directory contains all other options that matter.
+        // The directory has all other options that affect trials.
         let pki = args.options.tls.pki.as_ref();
         let pki = pki.map_or(String::new(), |pki| format!(" --pki {}", pki.display()));
         message(format_args!("resume with: ccbench run --resume {}{pki}", dir.path().display()));

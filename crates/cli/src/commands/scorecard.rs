@@ -55,7 +55,8 @@ pub fn run(args: ScorecardArgs) -> Result<ExitCode, CliError> {
             return Err(CliError::Usage("give a congestion control, or --resume DIR".to_owned()));
         }
     };
-    let source = source.for_simulator(options.sim).with_reason_at(TESTED_LEVEL, same_as_baseline());
+    let source = source.for_lab(options.lab).for_simulator(options.sim);
+    let source = source.with_reason_at(TESTED_LEVEL, same_as_baseline());
     if let Some(cc) = cc.filter(|_| !options.json) {
         let plan = source.load_quietly(&source.sets(&sets, options.quick)?)?;
         print(&format!("{cc}: the criteria of RFC 9743, beside {BASELINE}\n{}\n", size(&plan)));

@@ -26,7 +26,6 @@ use crate::collect::rules_after;
 use crate::console::{message, print, print_json};
 use crate::error::CliError;
 use crate::exit::ExitCode;
-use crate::experiment::{AWAIT_NODES, AWAIT_REBOOT};
 use crate::file::FileError;
 use crate::lab::engine;
 use crate::plan_source::{LoadedPlan, PlanSource};
@@ -45,7 +44,8 @@ const JOBS: &str = "jobs";
 /// # Errors
 /// The plan is invalid, or the scheduler or the store is not available.
 pub fn run(args: SubmitArgs) -> Result<ExitCode, CliError> {
-    let source = PlanSource::read(&args.plan)?.for_simulator(args.options.sim);
+    let RunOptions { lab, sim, .. } = args.options;
+    let source = PlanSource::read(&args.plan)?.for_lab(lab).for_simulator(sim);
     let sets = source.sets(&args.sets, args.options.quick)?;
     let LoadedPlan { text, plan, traces, ccs } = source.load(&sets)?;
     let job = job(&args, &plan)?;
@@ -180,15 +180,13 @@ fn run_options(options: &RunOptions, kind: JobKind) -> Result<Vec<String>, CliEr
         JobKind::Testbed => options.jobs,
         JobKind::Lab | JobKind::Simulator => Some(options.jobs.unwrap_or(1)),
     };
-    let await_nodes = Some(options.await_nodes).filter(|time| *time != AWAIT_NODES);
-    let await_reboot = Some(options.await_reboot).filter(|time| *time != AWAIT_REBOOT);
     let file = |path: Option<&PathBuf>| -> Result<Option<String>, CliError> {
         let path = path.map(|path| absolute(path)).transpose()?;
         Ok(path.map(|path| path.display().to_string()))
     };
     let values = [
-        ("--await-nodes", await_nodes.map(|time| time.to_string())),
-        ("--await-reboot", await_reboot.map(|time| time.to_string())),
+        ("--await-nodes", options.await_nodes.map(|time| time.to_string())),
+        ("--await-reboot", options.await_reboot.map(|time| time.to_string())),
         ("--engine", options.engine.map(|engine| engine.to_string())),
         ("--kernel", options.kernel.map(|kernel| kernel.to_string())),
         ("--dilation", options.dilation.map(|dilation| dilation.to_string())),

@@ -19,7 +19,7 @@ const SPARK_BINS: usize = 12;
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// A flow without a sample for longer than this has ended or is no longer sampled.
 const IDLE_S: f64 = 2.0;
-/// Maximum number of reasons, and of messages, in the list.
+/// Maximum number of probes, machines, reasons and messages that are listed, each.
 const LISTED: usize = 4;
 
 /// The numbers of a run as the terminal shows them.
@@ -198,10 +198,16 @@ fn header(run: &RunView, trial: Option<&TrialView>) -> Vec<Line<'static>> {
     vec![Line::from(first), Line::from(clean(&now)), Line::styled(clean(&coming), faint())]
 }
 
-/// Returns the verdict, the machines and the last messages.
+/// Returns the probes, the machines, the verdict and the last messages.
 fn notes(run: &RunView, trial: Option<&TrialView>) -> Vec<Line<'static>> {
     let mut lines = vec![Line::default()];
     if let Some(trial) = trial {
+        for (name, probe) in trial.probes.iter().take(LISTED) {
+            let rtt = probe.rtt_us.now.map_or("-".to_owned(), |us| format!("{:.1} ms", us / 1e3));
+            let text = format!("probe {name}: {rtt}, {} of {} lost", probe.lost, probe.sent);
+            lines.push(Line::from(clean(&text)));
+        }
+        lines.extend(more(trial.probes.len(), "probes"));
         for (node, host) in trial.hosts.iter().take(LISTED) {
             let steal = if host.steal_pct >= 0.5 {
                 format!(", steal {:.0} %", host.steal_pct)
@@ -213,14 +219,12 @@ fn notes(run: &RunView, trial: Option<&TrialView>) -> Vec<Line<'static>> {
                 host.busy_pct, host.max_busy_pct, host.peak_busy_pct
             ))));
         }
+        lines.extend(more(trial.hosts.len(), "machines"));
         let what = if trial.has_ended { "verdict: " } else { "verdict so far: " };
         let status = Span::styled(clean(&trial.status), status_style(&trial.status));
         lines.push(Line::from(vec![Span::raw(what), status]));
         lines.extend(trial.reasons.iter().take(LISTED).map(|reason| Line::from(clean(reason))));
-        let more = trial.reasons.len().saturating_sub(LISTED);
-        if more > 0 {
-            lines.push(Line::styled(format!("and {more} more reasons"), faint()));
-        }
+        lines.extend(more(trial.reasons.len(), "reasons"));
         let unseen = [
             (trial.rows_left_out, "of further flows"),
             (
@@ -235,6 +239,12 @@ fn notes(run: &RunView, trial: Option<&TrialView>) -> Vec<Line<'static>> {
     let last = run.messages.iter().rev().take(LISTED).rev();
     lines.extend(last.map(|message| Line::styled(clean(message), faint())));
     lines
+}
+
+/// Returns a line with the number of those that are not listed; `None` if all are.
+fn more(count: usize, what: &str) -> Option<Line<'static>> {
+    let more = count.saturating_sub(LISTED);
+    (more > 0).then(|| Line::styled(format!("and {more} more {what}"), faint()))
 }
 
 /// Adds the bins of an update.
@@ -311,7 +321,7 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     use super::*;
-    use crate::live::update::{EndedTrial, HostView, PhaseView, RunningTrial};
+    use crate::live::update::{EndedTrial, HostView, PhaseView, ProbeView, RunningTrial};
 
     fn quantity(now: f32, means: &[f32]) -> Quantity {
         let bins = (0..).zip(means).map(|(index, mean)| Bin(index, 0.0, *mean, 2.0 * mean));
@@ -426,6 +436,35 @@ mod tests {
             "only in the results: 2 rows from before the trial's start, or of nodes whose clock is not known",
         ];
         assert_eq!(lines[12..15], expected);
+    }
+
+    #[test]
+    fn lists_probes_and_machines_and_counts_the_others() {
+        let (mut screen, mut update) = (Screen::default(), update());
+        let trial = update.trial.as_mut().unwrap();
+        let probe = |rtt_us, lost| ProbeView { rtt_us, sent: 12, lost };
+        let probes = ["a", "b", "c", "d", "e", "f"]
+            .map(|name| (name.to_owned(), probe(quantity(20_700.0, &[]), 1)));
+        trial.probes = probes.into();
+        trial.probes.insert("b".to_owned(), probe(Quantity::default(), 12));
+        trial.hosts =
+            ["1", "2", "3", "4", "5"].map(|node| (node.to_owned(), HostView::default())).into();
+        screen.apply(update);
+        let lines = lines(&screen, 98, 30);
+        let first = lines.iter().position(|line| line.starts_with("probe ")).unwrap();
+        let expected = [
+            "probe a: 20.7 ms, 1 of 12 lost",
+            "probe b: -, 12 of 12 lost",
+            "probe c: 20.7 ms, 1 of 12 lost",
+            "probe d: 20.7 ms, 1 of 12 lost",
+            "and 2 more probes",
+            "1: CPU 0 %, busiest 0 % (peak 0 %)",
+        ];
+        assert_eq!(lines[first..first + 6], expected);
+        assert_eq!(
+            lines[first + 9..first + 11],
+            ["and 1 more machines", "verdict so far: degraded"]
+        );
     }
 
     #[test]
