@@ -157,6 +157,35 @@ fn downloads(run: &RunDir, end: &TrialEnd, local: &str) -> Result<BTreeSet<Strin
     Ok(is_download.into_keys().collect())
 }
 
+/// The series of a file, by name.
+struct Series {
+    x: Vec<f64>,
+    t0_s: f64,
+    results: BTreeMap<String, Vec<Option<f64>>>,
+    raw: BTreeMap<String, Vec<Value>>,
+    meta: BTreeMap<String, Value>,
+}
+
+impl Series {
+    fn add(&mut self, name: &str, samples: &Samples, socket: Option<&Samples>, meta: Value) {
+        self.results.insert(name.to_owned(), on_grid(samples, self.t0_s, &self.x));
+        self.raw.insert(name.to_owned(), raw_values(samples, socket));
+        self.meta.insert(name.to_owned(), meta);
+    }
+
+    /// Adds a series of the known values of all series whose names have this beginning. `of` gets their sum and their number.
+    fn combine(&mut self, name: &str, begin: &str, of: fn(f64, f64) -> f64) {
+        let of_begin = self.results.iter().filter(|(name, _)| name.starts_with(begin));
+        let all: Vec<&Vec<Option<f64>>> = of_begin.map(|(_, values)| values).collect();
+        let at = |nth: usize| {
+            let known: Vec<f64> = all.iter().filter_map(|values| values[nth]).collect();
+            (!known.is_empty()).then(|| of(known.iter().sum(), known.len() as f64))
+        };
+        let combined = (0..self.x.len()).map(at).collect();
+        self.results.insert(name.to_owned(), combined);
+    }
+}
+
 fn assemble(
     run: &RunDir,
     end: &TrialEnd,
@@ -168,7 +197,8 @@ fn assemble(
     let length_s = end.length_s();
     let steps = (length_s / STEP_S).ceil() as usize;
     let x: Vec<f64> = (0..=steps).map(|nth| nth as f64 * STEP_S).collect();
-    let (mut results, mut raw, mut meta) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    let (results, raw, meta) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    let mut series = Series { x, t0_s, results, raw, meta };
     let down = flows.keys().filter(|flow| downloads.contains(*flow)).count();
     // flent's test of both directions has the traffic class in the names of flows.
     let (test, class) = match down {
@@ -176,85 +206,63 @@ fn assemble(
         _ if down == flows.len() => ("tcp_ndown", ""),
         _ => ("rrul_be_nflows", " BE"),
     };
-    let mut directions: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let mut directions: BTreeMap<&str, usize> = BTreeMap::new();
     for (flow, samples) in flows {
         let direction = if downloads.contains(flow) { "download" } else { "upload" };
-        let names = directions.entry(direction).or_default();
-        let name = format!("TCP {direction}{class}::{}", names.len() + 1);
-        names.push(name.clone());
-        results.insert(name.clone(), on_grid(samples, t0_s, &x));
-        raw.insert(name.clone(), raw_values(samples, sockets.get(flow)));
+        let number = directions.entry(direction).or_default();
+        *number += 1;
         let side = if only_sent.contains(flow) { "snd" } else { "rcv" };
-        let of_flow =
-            json!({ "UNITS": "Mbits/s", "FLOW": flow, "SIDE": side, "RUNNER": "ccbench" });
-        meta.insert(name, of_flow);
+        let meta = json!({ "UNITS": "Mbits/s", "FLOW": flow, "SIDE": side, "RUNNER": "ccbench" });
+        let name = format!("TCP {direction}{class}::{number}");
+        series.add(&name, samples, sockets.get(flow), meta);
     }
-    let mut round_trips: Vec<(String, Samples)> = Vec::new();
-    for (probe, samples) in pings {
-        let name = match round_trips.is_empty() {
-            true => "Ping (ms) ICMP".to_owned(),
-            false => format!("Ping (ms)::{probe}"),
-        };
-        round_trips.push((name, samples.clone()));
+    for (name, samples) in round_trips(pings, sockets) {
+        series.add(&name, &samples, None, json!({ "UNITS": "ms", "RUNNER": "ccbench" }));
     }
-    if pings.is_empty()
-        && let Some(of_flow) = sockets.values().next()
-    {
-        let rtt = |(t, values): &(f64, BTreeMap<&'static str, f64>)| {
-            Some((*t, BTreeMap::from([("val", *values.get("tcp_rtt")?)])))
-        };
-        let samples = of_flow.iter().filter_map(rtt).collect();
-        round_trips.push(("Ping (ms) ICMP".to_owned(), samples));
+    let both = directions.len() > 1;
+    if both {
+        series.combine("TCP totals", "TCP ", |sum, _| sum);
+        series.combine("Ping (ms) avg", "Ping (ms)", |sum, n| sum / n);
     }
-    for (name, samples) in &round_trips {
-        results.insert(name.clone(), on_grid(samples, t0_s, &x));
-        raw.insert(name.clone(), raw_values(samples, None));
-        meta.insert(name.clone(), json!({ "UNITS": "ms", "RUNNER": "ccbench" }));
-    }
-    let together = |begin: &str, of: fn(f64, f64) -> f64| -> Vec<Option<f64>> {
-        let series: Vec<&Vec<Option<f64>>> = results
-            .iter()
-            .filter_map(|(name, values)| name.starts_with(begin).then_some(values))
-            .collect();
-        (0..x.len())
-            .map(|at| {
-                let known: Vec<f64> = series.iter().filter_map(|values| values[at]).collect();
-                (!known.is_empty()).then(|| of(known.iter().sum(), known.len() as f64))
-            })
-            .collect()
-    };
-    let sum = |begin: &str| together(begin, |sum, _| sum);
-    let mean = |begin: &str| together(begin, |sum, n| sum / n);
-    let mut computed = Vec::new();
     for direction in directions.keys() {
-        let begin = format!("TCP {direction}");
-        computed.extend([
-            (format!("{begin} sum"), sum(&begin)),
-            (format!("{begin} avg"), mean(&begin)),
-        ]);
+        let begin = format!("TCP {direction}{class}::");
+        series.combine(&format!("TCP {direction} sum"), &begin, |sum, _| sum);
+        series.combine(&format!("TCP {direction} avg"), &begin, |sum, n| sum / n);
     }
-    if directions.len() > 1 {
-        computed.extend([
-            ("TCP totals".to_owned(), sum("TCP ")),
-            ("Ping (ms) avg".to_owned(), mean("Ping (ms)")),
-        ]);
-    }
-    results.extend(computed);
-    let streams: BTreeMap<String, String> = directions
-        .iter()
-        .map(|(direction, names)| (format!("{direction}_streams"), names.len().to_string()))
-        .collect();
+    let streams: BTreeMap<String, String> =
+        directions.iter().map(|(of, count)| (format!("{of}_streams"), count.to_string())).collect();
     let mut metadata = metadata_json(run, end, (t0_s, length_s), ends);
     metadata["NAME"] = json!(test);
     metadata["TEST_PARAMETERS"] = json!(streams);
-    metadata["SERIES_META"] = json!(meta);
+    metadata["SERIES_META"] = json!(series.meta);
     json!({
         "version": VERSION,
-        "x_values": x,
-        "results": results,
-        "raw_values": raw,
+        "x_values": series.x,
+        "results": series.results,
+        "raw_values": series.raw,
         "metadata": metadata,
     })
+}
+
+/// Returns the round-trip times with flent's names: those of the probes or, without any, of the first socket.
+fn round_trips(
+    pings: &BTreeMap<String, Samples>,
+    sockets: &BTreeMap<String, Samples>,
+) -> Vec<(String, Samples)> {
+    let first = "Ping (ms) ICMP".to_owned();
+    if pings.is_empty() {
+        let rtt = |(t, values): &(f64, BTreeMap<&'static str, f64>)| {
+            Some((*t, BTreeMap::from([("val", *values.get("tcp_rtt")?)])))
+        };
+        let of_socket =
+            |samples: &Samples| (first.clone(), samples.iter().filter_map(rtt).collect());
+        return sockets.values().next().map(of_socket).into_iter().collect();
+    }
+    let name = |(nth, probe): (usize, &String)| match nth {
+        0 => first.clone(),
+        _ => format!("Ping (ms)::{probe}"),
+    };
+    pings.keys().enumerate().map(name).zip(pings.values().cloned()).collect()
 }
 
 /// Returns flent's metadata of a file, except for the test.
