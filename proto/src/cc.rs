@@ -237,6 +237,12 @@ fn unknown(cc: &Cc) -> String {
     )
 }
 
+/// Why a file of C source is no congestion control; `None` if the name is not that of such a file.
+pub fn refuse_source(file: &str) -> Option<String> {
+    let reason = "is a source file; compile it first (docs/congestion-controls.md#your-own-congestion-control)";
+    file.ends_with(".c").then(|| format!("`{}` {reason}", file.escape_debug()))
+}
+
 /// Why the kernel would refuse this name of a congestion control; `None` if it accepts it.
 pub fn refuse_kernel_name(cc: &str) -> Option<String> {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');

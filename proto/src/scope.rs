@@ -94,6 +94,13 @@ impl Scopes {
         Self(self.0 | scope.bit())
     }
 
+    /// The smallest set that permits the same.
+    #[must_use]
+    pub fn minimal(self) -> Self {
+        let is_included = |scope| scope == Scope::Read && self.iter().any(|s| s == Scope::Run);
+        self.iter().filter(|scope| !is_included(*scope)).collect()
+    }
+
     /// The scopes that the URIs of a certificate grant; `None` if no URI names a scope, as in certificates of earlier versions. A
     /// scope that this version does not know grants nothing.
     pub fn from_uris<'a>(uris: impl IntoIterator<Item = &'a str>) -> Option<Self> {
@@ -211,6 +218,9 @@ mod tests {
         let permitted: Vec<_> = Scope::ALL.into_iter().filter(|scope| run.has(*scope)).collect();
         assert_eq!(permitted, [Scope::Read, Scope::Run]);
         assert_eq!(run.to_string(), "run");
+        assert_eq!(run.with(Scope::Read).minimal(), run);
+        let read = Scopes::default().with(Scope::Read);
+        assert_eq!(read.minimal(), read);
         assert_eq!(Scopes::all().to_string(), "read,run,host-net,module,bpf,reboot");
     }
 

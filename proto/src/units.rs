@@ -4,6 +4,7 @@
 //! (`"100mbit"`, `"187500B"`, `"15ms"`, `"0.1%"`, `"40p"`): a bare number is refused, because half of the
 //! mistakes in hand-written `tc` scripts are missing units.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
@@ -16,7 +17,21 @@ pub struct UnitError {
     text: String,
     what: &'static str,
     reason: &'static str,
-    example: &'static str,
+    example: Cow<'static, str>,
+}
+
+/// The quantities, as errors about them name them.
+const QUANTITIES: [&str; 6] =
+    ["a rate", "a size", "a number of packets", "a length of time", "a share", "a queue limit"];
+
+impl UnitError {
+    /// Whether a message is about the text form of a quantity: it is this error, or says that the text is missing.
+    pub fn is_in(message: &str) -> bool {
+        QUANTITIES.iter().any(|what| {
+            message.contains(&format!("` is not {what}: "))
+                || message.contains(&format!("must be {what} in quotes"))
+        })
+    }
 }
 
 /// A rate in bits per second, as on the wire at layer 2 (`"100mbit"`; decimal prefixes, as in `tc`).
@@ -187,7 +202,7 @@ fn scaled(
     what: &'static str,
     example: &'static str,
 ) -> Result<u64, UnitError> {
-    let fail = |reason| UnitError { text: text.to_owned(), what, reason, example };
+    let fail = |reason| UnitError { text: text.to_owned(), what, reason, example: example.into() };
     let trimmed = text.trim();
     let split = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(trimmed.len());
     let (number, unit) = (&trimmed[..split], trimmed[split..].trim());
@@ -206,7 +221,15 @@ fn scaled(
         .find(|(name, _)| *name == unit)
         .or_else(|| units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)))
         .map(|&(_, factor)| factor)
-        .ok_or_else(|| fail(UNKNOWN_UNIT))?;
+        .ok_or_else(|| {
+            match with_prefix(unit, units).filter(|_| number.parse::<f64>().is_ok()) {
+                None => fail(UNKNOWN_UNIT),
+                Some(meant) => {
+                    let example = format!("\"{number}{meant}\"").into();
+                    UnitError { example, ..fail(UNKNOWN_UNIT) }
+                }
+            }
+        })?;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let has_digits = !whole.is_empty() || !fraction.is_empty();
     if !has_digits || fraction.contains('.') || fraction.len() > 12 || whole.len() > 20 {
@@ -224,6 +247,14 @@ fn scaled(
         return Err(fail("it is finer than the smallest unit that ccbench keeps"));
     }
     u64::try_from(value / denominator).map_err(|_| fail("it is too large"))
+}
+
+/// Returns the unit with this prefix: `20M` is probably `20mbit`.
+fn with_prefix<'a>(prefix: &str, units: &[(&'a str, u64)]) -> Option<&'a str> {
+    let mut names = units.iter().map(|(name, _)| *name);
+    names.find(|name| {
+        ["bit", "B"].iter().any(|base| name.eq_ignore_ascii_case(&format!("{prefix}{base}")))
+    })
 }
 
 pub(crate) const RATE_UNITS: &[(&str, u64)] = &[
@@ -268,7 +299,8 @@ impl FromStr for Rate {
         let (what, example) = ("a rate", "\"100mbit\"");
         if text.trim_end().ends_with("Bps") {
             let reason = "`B` is a byte; multiply by 8 and write bits";
-            return Err(UnitError { text: text.to_owned(), what, reason, example });
+            let (text, example) = (text.to_owned(), example.into());
+            return Err(UnitError { text, what, reason, example });
         }
         scaled(text, RATE_UNITS, what, example).map(Self)
     }
@@ -290,7 +322,7 @@ impl FromStr for Packets {
             text: text.to_owned(),
             what: "a number of packets",
             reason: "the largest is 4294967295p",
-            example,
+            example: example.into(),
         })
     }
 }
@@ -311,7 +343,7 @@ impl FromStr for Ppm {
             text: text.to_owned(),
             what,
             reason: "it is more than 100 %",
-            example,
+            example: example.into(),
         })
     }
 }
@@ -328,7 +360,7 @@ impl FromStr for Limit {
                 text: text.to_owned(),
                 what,
                 reason: "the largest is 4294967.295bdp",
-                example,
+                example: example.into(),
             });
         }
         let is_other_unit = |error: &UnitError| error.reason == UNKNOWN_UNIT;
@@ -340,7 +372,14 @@ impl FromStr for Limit {
             limit = text.parse().map(Self::Bytes);
         }
         let example = "\"187500B\", \"40p\", \"15ms\" or \"1.5bdp\"";
-        limit.map_err(|error| UnitError { what, example, ..error })
+        limit.map_err(|error| {
+            let example: Cow<'static, str> = match &error.example {
+                // The unit that was probably meant.
+                Cow::Owned(meant) => meant.clone().into(),
+                Cow::Borrowed(_) => example.into(),
+            };
+            UnitError { what, example, ..error }
+        })
     }
 }
 
@@ -468,6 +507,36 @@ mod tests {
         assert_eq!(".5mbit".parse(), Ok(Rate(500_000)));
         assert!("101%".parse::<Ppm>().unwrap_err().to_string().contains("100 %"));
         assert!("99999999999tbit".parse::<Rate>().unwrap_err().to_string().contains("too large"));
+    }
+
+    #[test]
+    fn a_prefix_alone_suggests_its_unit() {
+        let rate = |text: &str| text.parse::<Rate>().unwrap_err().to_string();
+        let unknown = "`20M` is not a rate: the unit is unknown; write it like \"20mbit\"";
+        assert_eq!(rate("20M"), unknown);
+        assert!(rate("1.5G").ends_with("write it like \"1.5gbit\""));
+        assert!(rate("10x").ends_with("write it like \"100mbit\""));
+        let size = "256k".parse::<Bytes>().unwrap_err().to_string();
+        assert!(size.ends_with("write it like \"256kB\""), "{size}");
+        let limit = "256Ki".parse::<Limit>().unwrap_err().to_string();
+        assert!(limit.ends_with("a queue limit: the unit is unknown; write it like \"256KiB\""));
+    }
+
+    #[test]
+    fn messages_about_quantities_are_recognized() {
+        let errors = [
+            "20M".parse::<Rate>().unwrap_err(),
+            "1".parse::<Bytes>().unwrap_err(),
+            "1x".parse::<Packets>().unwrap_err(),
+            "1".parse::<Micros>().unwrap_err(),
+            "101%".parse::<Ppm>().unwrap_err(),
+            "1furlong".parse::<Limit>().unwrap_err(),
+        ];
+        for error in errors {
+            assert!(UnitError::is_in(&error.to_string()), "{error}");
+        }
+        assert!(UnitError::is_in("must be a rate in quotes with its unit, not the number `1`"));
+        assert!(!UnitError::is_in("`x` is not a metric of a group"));
     }
 
     #[test]

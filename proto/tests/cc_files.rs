@@ -49,7 +49,9 @@ fn objects_of_another_kind_are_refused() {
     let xdp = why(&object(OPS, program_of(EXECUTABLE), None));
     assert!(xdp.starts_with("its section xdp holds a program"), "{xdp}");
     assert!(facts(&object(OPS, program_of(2), None)).is_ok(), "data");
-    assert!(facts(&object(OPS, program("struct_ops/init"), None)).is_ok());
+    // The variable `ops` does not refer to it.
+    let unused = why(&object(OPS, program("struct_ops/init"), None));
+    assert!(unused.starts_with("its section struct_ops/init (more) holds a program"), "{unused}");
     let pinned = why(&object(OPS, None, Some("pinning")));
     assert!(pinned.starts_with("its map a_map is pinned"), "{pinned}");
     let empty = elf::elf(elf::EM_BPF, Vec::new(), &[]);

@@ -428,6 +428,7 @@ fn invalid_override_shows_the_fix() {
     check("\"a\"b=1", "a dot is missing");
     check("=1", "is not a dotted key");
     check("matrix.scheme=bbr", "there is no factor `scheme`");
+    check("matrix.flows.first.cc=bbr", "write `--set flows.first.cc=bbr`");
     check("links.bottleneck.rate=fast", "`fast` is not a rate");
 }
 

@@ -75,7 +75,7 @@ fn invalid_plan_prints_every_problem_and_runs_nothing() {
     assert!(errors > 1 && printed.contains(&last), "no `{last}`: {printed}");
     let sections = printed.lines().next_back().and_then(|line| line.strip_prefix("see "));
     let sections: Vec<&str> = sections.unwrap_or_default().split(", ").collect();
-    assert!(sections.contains(&"docs/plan.md#phases"), "{printed}");
+    assert!(sections.contains(&"docs/plan.md#units"), "{printed}");
 }
 
 #[test]
@@ -218,6 +218,8 @@ fn mistyped_names_exit_with_2() {
         (&["report", &full], "it has no run.json"),
         (&["index", &full], "has no results directories"),
         (&["run", "--resume", "nosuch"], "it does not exist"),
+        (&["run", &plan, "--resume", "run"], "a new run: ccbench run PLAN --set repeat=N"),
+        (&["run", "--resume", "run", "--set", "repeat=3"], "leave out --set"),
         (&["import", "nosuch", "-o", "out"], "cannot read nosuch"),
         (&["import", &ping, "-o", &full], "is not empty"),
         (&["cc", "show", "nope"], "`nope` is neither one of"),

@@ -207,6 +207,14 @@ pub enum AmountError {
         /// An amount with a unit.
         example: &'static str,
     },
+    /// The text is not a share, but the number has no unit.
+    #[error(
+        "`{text}` does not fit: the claim is about a ratio, which has no unit; write it like 0.95, without quotes, or as a share like \"95%\""
+    )]
+    NotAShare {
+        /// The text.
+        text: String,
+    },
     /// The metric has no unit that can be written.
     #[error("must be a plain number: the metric's unit is {unit}")]
     NotANumber {
@@ -227,7 +235,10 @@ impl Amount {
             ("us", Self::Text(text)) => Ok(text.parse::<Micros>()?.get() as f64),
             ("bytes", Self::Text(text)) => Ok(text.parse::<Bytes>()?.get() as f64),
             ("packets", Self::Text(text)) => Ok(f64::from(text.parse::<Packets>()?.get())),
-            ("1", Self::Text(text)) => Ok(f64::from(text.parse::<Ppm>()?.get()) / 1e6),
+            ("1", Self::Text(text)) => match self.share() {
+                Some(share) => Ok(f64::from(share?.get()) / 1e6),
+                None => Err(AmountError::NotAShare { text: text.clone() }),
+            },
             ("bit/s", Self::Number(n)) => no_unit(*n, "12mbit"),
             ("us", Self::Number(n)) => no_unit(*n, "26ms"),
             ("bytes", Self::Number(n)) => no_unit(*n, "187500B"),

@@ -369,6 +369,12 @@ fn refine(text: &str, place: &[String], value: Option<&Value>) -> String {
         {
             format!("; write a header for each, like `[{tables}.a]`")
         }
+        ([changes, _, set_key, key], Some(table))
+            if changes == "changes" && set_key == "set" && table.is_table() =>
+        {
+            let (key, value) = set::unquoted_key(&[key], table);
+            format!("; write the dotted key in quotes, `\"{key}\" = {value}`")
+        }
         (_, Some(Value::Datetime(_))) if text.starts_with("must be any value") => {
             return "must not be a date: no key of a plan takes one".to_owned();
         }

@@ -57,8 +57,8 @@ pub(super) fn detect(name: &str, text: &str) -> Result<Format, TraceError> {
 /// Units of a header's columns in which no format has its rates or times.
 const OTHER_UNITS: [&str; 33] = [
     "bps", "bit", "bits", "kbps", "kbit", "kbits", "gbps", "gbit", "gbits", "byte", "bytes", "kb",
-    "kbyte", "kbytes", "mb", "mbyte", "mbytes", "mib", "kib", "gb", "gbyte", "gbytes", "ms", "msec",
-    "us", "usec", "ns", "nsec", "min", "mins", "minutes", "hour", "hours",
+    "kbyte", "kbytes", "mb", "mbyte", "mbytes", "mib", "kib", "gb", "gbyte", "gbytes", "ms",
+    "msec", "us", "usec", "ns", "nsec", "min", "mins", "minutes", "hour", "hours",
 ];
 
 /// The format of a header.

@@ -16,9 +16,16 @@ pub(super) fn fields(line: &str) -> impl Iterator<Item = &str> {
         .filter(move |field| separated || !field.is_empty())
 }
 
-/// The first 60 characters of a line, escaped for printing.
+/// The first 60 characters of a line. Control characters are escaped, quotes are not.
 pub(super) fn shown(line: &str) -> String {
     let short: String = line.chars().take(60).collect();
     let dots = if short.len() < line.len() { "..." } else { "" };
-    format!("{}{dots}", short.escape_debug())
+    let mut text = String::new();
+    for character in short.chars() {
+        match character {
+            '"' | '\'' | '\\' => text.push(character),
+            other => text.extend(other.escape_debug()),
+        }
+    }
+    text + dots
 }

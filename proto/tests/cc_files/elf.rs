@@ -24,8 +24,9 @@ pub fn elf(machine: u16, sections: Vec<Section>, symbols: &[Symbol]) -> Vec<u8> 
     let mut table = vec![0; 24];
     for (name, section, value) in symbols {
         table.extend(u32::try_from(strings.len()).unwrap().to_le_bytes());
-        // A global object.
-        table.extend([0x11, 0]);
+        // A global object, or a global function.
+        let of = &sections[usize::from(*section) - 1];
+        table.extend([if of.flags & EXECUTABLE == 0 { 0x11 } else { 0x12 }, 0]);
         table.extend(section.to_le_bytes());
         table.extend(value.to_le_bytes());
         table.extend([0; 8]);
@@ -160,7 +161,9 @@ pub fn object(of: &str, more: Option<Section>, map_member: Option<&str>) -> Vec<
     value.extend(b"mine\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
     let ops = Section { name: ".struct_ops.link", flags: 3, data: value };
     let constants = Section { name: ".rodata", flags: 2, data: vec![9, 0, 0, 0, 7, 0, 0, 0, 0xfd] };
-    let symbols = [("ops", 1, 8), ("gain", 2, 4), ("low", 2, 8), ("fixed", 2, 0)];
+    let mut symbols: Vec<Symbol> =
+        vec![("ops", 1, 8), ("gain", 2, 4), ("low", 2, 8), ("fixed", 2, 0)];
+    symbols.extend(more.iter().map(|_| ("more", 4, 0)));
     let sections = [ops, constants, btf.section()].into_iter().chain(more);
     elf(EM_BPF, sections.collect(), &symbols)
 }

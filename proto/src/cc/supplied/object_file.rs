@@ -1,8 +1,12 @@
 //! BPF objects: the congestion controls of their `struct_ops` sections, and their parameters.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use object::elf::SHF_EXECINSTR;
 use object::read::elf::ElfFile64;
-use object::{Object as _, ObjectSection as _, ObjectSymbol as _, SectionFlags};
+use object::{
+    Object as _, ObjectSection as _, ObjectSymbol as _, RelocationTarget, SectionFlags, SymbolKind,
+};
 
 use super::btf::{Btf, Number, Variable};
 use super::{BpfObject, BpfParameter, Ops, Parameter, ParameterKind, SuppliedError};
@@ -17,6 +21,7 @@ const OPS: &str = "tcp_congestion_ops";
 /// Reads an object for BPF.
 pub(super) fn read(elf: &ElfFile64<'_>) -> Result<BpfObject, SuppliedError> {
     only_struct_ops(elf)?;
+    only_used(elf)?;
     let types = data(elf, ".BTF")?.map(|(_, data)| data).unwrap_or_default();
     if types.is_empty() {
         return Err(SuppliedError::NoTypes);
@@ -57,6 +62,40 @@ fn only_struct_ops(elf: &ElfFile64<'_>) -> Result<(), SuppliedError> {
         // Functions that programs call are in `.text`.
         if section.size() > 0 && name != ".text" && !name.starts_with("struct_ops") {
             return Err(SuppliedError::OtherProgram { section: name.to_owned() });
+        }
+    }
+    Ok(())
+}
+
+/// Rejects programs that no `struct_ops` variable refers to, because libbpf does not load an object with one.
+fn only_used(elf: &ElfFile64<'_>) -> Result<(), SuppliedError> {
+    let mut used = BTreeSet::new();
+    for section in OPS_SECTIONS.into_iter().filter_map(|name| elf.section_by_name(name)) {
+        for (_, relocation) in section.relocations() {
+            let RelocationTarget::Symbol(index) = relocation.target() else { continue };
+            let Ok(symbol) = elf.symbol_by_index(index) else { continue };
+            let Some(of) = symbol.section_index() else { continue };
+            // A reference to a section may be one to any of its programs.
+            let at = (symbol.kind() != SymbolKind::Section).then(|| symbol.address());
+            used.insert((of.0, at));
+        }
+    }
+    let mut sections = BTreeMap::new();
+    for section in elf.sections() {
+        let name = section.name().unwrap_or_default();
+        if name.starts_with("struct_ops") {
+            sections.insert(section.index().0, name.to_owned());
+        }
+    }
+    for symbol in elf.symbols() {
+        let is_program = symbol.kind() == SymbolKind::Text && symbol.is_global();
+        let Some(of) = symbol.section_index().filter(|_| is_program) else { continue };
+        let Some(section) = sections.get(&of.0) else { continue };
+        let is_used =
+            [None, Some(symbol.address())].into_iter().any(|at| used.contains(&(of.0, at)));
+        if !is_used {
+            let name = symbol.name().unwrap_or("?");
+            return Err(SuppliedError::OtherProgram { section: format!("{section} ({name})") });
         }
     }
     Ok(())

@@ -399,6 +399,14 @@ mod tests {
     }
 
     #[test]
+    fn a_dotted_key_without_quotes_is_reported_with_them() {
+        let found = errors(RED, &[("1s", r#"links.l.delay = "80ms""#.to_owned())]);
+        let why = "must be a text in quotes, a whole number, `true` or `false`, not a table";
+        let fix = r#"write the dotted key in quotes, `"links.l.delay" = "80ms"`"#;
+        assert!(found.contains(&format!("changes.0.set.links: {why}; {fix}")), "{found:?}");
+    }
+
+    #[test]
     fn a_key_that_another_one_needs_can_change_before_it() {
         let ecn = |ecn: bool| format!(r#""links.l.queue.ecn" = {ecn}"#);
         let nodrop = r#""links.l.queue.nodrop" = true"#.to_owned();

@@ -162,14 +162,14 @@ fn factor_name(name: &str, factor: &Factor, problems: &mut Problems) {
             names::name(&path, name, problems);
             for (level, keys) in levels {
                 level_name(name, level, problems);
-                for key in keys.keys() {
+                for (key, value) in keys {
                     match set::split_key(key) {
                         Err(why) => {
                             problems.error(&["matrix", name, level, key], why.to_string());
                         }
                         Ok(path) if path.len() < 2 => problems.error(
                             &["matrix", name, level, key],
-                            format!("`{key}` is not a key that the matrix can vary; write it like `links.bottleneck.rate`"),
+                            undotted_key([name, level, key], value),
                         ),
                         Ok(_) => {}
                     }
@@ -183,6 +183,17 @@ fn factor_name(name: &str, factor: &Factor, problems: &mut Problems) {
             format!("`{name}` is a column of every result table; choose another name"),
         );
     }
+}
+
+/// The problem of a key without a dot. TOML reads `flows.a.cc = [...]` as the key `cc` of the level `a` of a factor `flows`.
+fn undotted_key(place: [&str; 3], value: &Value) -> String {
+    let (dotted, _) = set::unquoted_key(&place, value);
+    let fix = match set::split_key(&dotted) {
+        Ok(key) if may_vary(&key) => format!("the dotted key in quotes, `\"{dotted}\" = [...]`"),
+        _ => "it like `links.bottleneck.rate`".to_owned(),
+    };
+    let [_, _, key] = place;
+    format!("`{key}` is not a key that the matrix can vary; write {fix}")
 }
 
 fn level_name(factor: &str, name: &str, problems: &mut Problems) {
@@ -491,6 +502,19 @@ mod tests {
         );
         let why = "sets the same as the level `one`, so their points are equal; use `repeat` for more trials";
         assert_eq!(found, [format!("matrix.queue.other: {why}")]);
+    }
+
+    #[test]
+    fn a_dotted_key_without_quotes_is_reported_with_them() {
+        for (matrix, place, key) in [
+            ("flows.f.cc = [\"bbr\"]\n", "matrix.flows.f.cc", "flows.f.cc"),
+            ("links.l.queue.limit = [\"1bdp\"]\n", "matrix.links.l.queue", "links.l.queue.limit"),
+        ] {
+            let problems = read(&format!("{PLAN}[matrix]\n{matrix}"), &[]).unwrap_err();
+            let found = problems.iter().find(|problem| problem.path == place);
+            let fix = format!("write the dotted key in quotes, `\"{key}\" = [...]`");
+            assert!(found.is_some_and(|found| found.reason.ends_with(&fix)), "{problems:?}");
+        }
     }
 
     #[test]

@@ -185,9 +185,24 @@ const WRONG: &[(&str, &str, &str)] = &[
         "metric = \"srt\"",
         "expect.0.metric: `srt` is not a metric of a group; did you mean `srtt`?",
     ),
+    (
+        "metric = \"srtt\"",
+        "metric = \"fairness\"",
+        "`fairness` is not a metric of a group; did you mean `jain_fairness_of_mean`?",
+    ),
     ("metric = \"srtt\"\n", "", "expect.0.metric: is missing"),
     ("below = \"20ms\"", "below = 20", "expect.0.below: `20` has no unit; write it like \"26ms\""),
     ("below = \"20ms\"", "below = \"20mbit\"", "expect.0.below: `20mbit` is not a length of time"),
+    (
+        "below = \"20ms\"",
+        "over = { phase = \"loaded\" }\nbelow = \"3mbit\"",
+        "expect.0.below: `3mbit` does not fit: the claim is about a ratio, which has no unit; write it like 0.95, without quotes, or as a share like \"95%\"",
+    ),
+    (
+        "below = \"20ms\"",
+        "over = { phase = \"loaded\" }\nbelow = \"200%\"",
+        "expect.0.below: `200%` is not a share: it is more than 100 %",
+    ),
     ("below = \"20ms\"", "below = \"20ms\"\nabove = \"10ms\"", "write two claims"),
     (
         "below = \"20ms\"",

@@ -59,10 +59,24 @@ pub(crate) enum SetError {
         "the factor `{factor}` of the matrix sets this at every point; set the factor instead: `--set 'matrix.\"{factor}\"=[...]'`"
     )]
     VariedByList { factor: String },
+    /// `instead` is an override that has the intended effect.
+    #[error("a factor's name is one segment; write `--set {instead}`")]
+    UnquotedFactor { instead: String },
     #[error("`matrix` is not a table")]
     MatrixNotATable,
     #[error("the factor has no level `{name}`{hint}")]
     UnknownLevel { name: String, hint: String },
+}
+
+/// The dotted key that TOML has read as nested tables because it is not in quotes, and its value. `first` are its first segments,
+/// and `inner` what is below them.
+pub(crate) fn unquoted_key<'v>(first: &[&str], mut inner: &'v Value) -> (String, &'v Value) {
+    let mut key = first.to_vec();
+    while let Some((segment, value)) = inner.as_table().and_then(|table| table.iter().next()) {
+        key.push(segment);
+        inner = value;
+    }
+    (join_key(&key), inner)
 }
 
 /// Splits a dotted key into segments, which may be quoted (`sysctl."net.ipv4.tcp_ecn"`). A deprecated key is replaced by its
@@ -257,6 +271,9 @@ pub(crate) fn apply(
         unrun::mark(table, factor, &before);
         return Ok((!only_chose).then_some(segments));
     }
+    if let Some(instead) = unquoted_factor(table, &segments, value.trim()) {
+        return Err(fail(SetError::UnquotedFactor { instead }));
+    }
     let value = parse_value(value);
     if let Some(matrix) = table.get_mut("matrix").and_then(Value::as_table_mut) {
         for (factor, levels) in matrix.iter_mut() {
@@ -282,6 +299,22 @@ pub(crate) fn apply(
         }
     }
     set_key(table, &segments, value).map(|()| Some(segments)).map_err(fail)
+}
+
+/// What to write instead of `matrix.flows.a.cc=bbr`, where `flows.a.cc` is a key of the plan and `flows` is not a factor.
+fn unquoted_factor(table: &Table, segments: &[String], value: &str) -> Option<String> {
+    let [matrix, first, .., last] = segments else { return None };
+    let is_factor = table.get("matrix").is_some_and(|matrix| matrix.get(first).is_some());
+    // A level may be set by its name: `matrix.load.heavy={...}`, `matrix.load.heavy."flows.a.count"=2`.
+    let is_of_level = value.starts_with('{') || last.contains('.');
+    if matrix != "matrix" || !table.contains_key(first) || is_factor || is_of_level {
+        return None;
+    }
+    let key = join_key(&segments[1..]);
+    if value.starts_with('[') {
+        return Some(format!("'matrix.\"{key}\"={value}'"));
+    }
+    Some(format!("{key}={value}"))
 }
 
 /// Whether a factor that sets `varied` replaces the value that the key gets, a part of it, or a table around the key.
@@ -323,7 +356,14 @@ fn choose_levels(table: &mut Table, factor: &str, text: &str) -> Result<bool, Se
             for name in &names {
                 if !levels.contains_key(name) {
                     let known: Vec<&str> = levels.keys().map(String::as_str).collect();
-                    let hint = hint(name, &known, "levels");
+                    let parts: Vec<&str> = name.split(',').map(str::trim).collect();
+                    let hint = match parts.len() > 1 && parts.iter().all(|p| known.contains(p)) {
+                        true => {
+                            let list = parts.join("\", \"");
+                            format!("; several are a list: `--set 'matrix.{factor}=[\"{list}\"]'`")
+                        }
+                        false => hint(name, &known, "levels"),
+                    };
                     return Err(SetError::UnknownLevel { name: name.clone(), hint });
                 }
             }
@@ -379,6 +419,35 @@ mod tests {
         assert!(varied("links.l={ rate = '2mbit', delay = '9ms' }"), "a table with such a key");
         with(text, "links.l={ rate = '2mbit' }").unwrap();
         with(text, "links.l.rate=2mbit").unwrap();
+    }
+
+    #[test]
+    fn a_key_of_the_plan_is_not_set_as_a_level_of_a_factor() {
+        let text =
+            "[flows.f]\ncc = 'cubic'\n[links.l]\nrate = '1mbit'\n[matrix.links]\nslow = {}\n";
+        let refused = |set: &str, instead: &str| {
+            let expected = SetError::UnquotedFactor { instead: instead.to_owned() };
+            assert_eq!(with(text, set), Err(expected));
+        };
+        refused("matrix.flows.f.cc=bbr", "flows.f.cc=bbr");
+        let many = "'matrix.\"flows.f.cc\"=[\"bbr\", \"cubic\"]'";
+        refused("matrix.flows.f.cc=[\"bbr\", \"cubic\"]", many);
+        with(text, "flows.f.cc=bbr").unwrap();
+        // Levels: of a factor that has the name of a table, and of a new one.
+        with(text, "matrix.links.slow.\"links.l.rate\"=2mbit").unwrap();
+        with(text, "matrix.flows.two={ 'flows.f.count' = 2 }").unwrap();
+        with(text, "matrix.load.heavy.\"flows.f.count\"=2").unwrap();
+    }
+
+    #[test]
+    fn several_levels_are_a_list() {
+        let text = "[matrix.s]\na = {}\nb = {}\nc = {}\n";
+        let refused = with(text, "matrix.s=a,b").unwrap_err().to_string();
+        assert!(refused.ends_with("`--set 'matrix.s=[\"a\", \"b\"]'`"), "{refused}");
+        assert_eq!(
+            with(text, "matrix.s=[\"a\", \"b\"]").unwrap()["matrix"]["s"].as_table().unwrap().len(),
+            2
+        );
     }
 
     #[test]

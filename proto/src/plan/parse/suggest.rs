@@ -1,6 +1,6 @@
 //! "Did you mean": finds the known word nearest to an unknown one.
 
-/// Other tools' words for keys of a plan.
+/// Other tools' words for keys of a plan and for metrics.
 const ALIASES: &[(&str, &str)] = &[
     ("algorithm", "cc"),
     ("bandwidth", "rate"),
@@ -14,9 +14,13 @@ const ALIASES: &[(&str, &str)] = &[
     ("dst", "to"),
     ("duration", "length"),
     ("factors", "matrix"),
+    ("fairness", "jain_fairness_of_mean"),
+    ("fairness_index", "jain_fairness_of_mean"),
     ("iface", "dev"),
     ("interface", "dev"),
     ("ip", "address"),
+    ("jain_index", "jain_fairness_of_mean"),
+    ("jains_index", "jain_fairness_of_mean"),
     ("latency", "delay"),
     ("parallel", "count"),
     ("pause", "gap"),
@@ -106,6 +110,10 @@ mod tests {
         assert_eq!(closest("lenght", &["name", "length"]), Some("length"));
         assert_eq!(closest("botleneck", &["delay", "bottleneck"]), Some("bottleneck"));
         assert_eq!(closest("duration", &["name", "length"]), Some("length"));
+        let metrics = ["srtt", "jain_fairness_of_mean", "jain_fairness"];
+        for word in ["fairness", "jain", "jain_index"] {
+            assert_eq!(closest(word, &metrics), Some("jain_fairness_of_mean"), "{word}");
+        }
         assert_eq!(closest("xyz", &["name", "length"]), None);
         assert_eq!(closest("a", &["b"]), None);
         assert_eq!(hint("x", &[], "links"), " (links: none)");
