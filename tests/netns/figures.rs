@@ -60,6 +60,7 @@ fn figures(bench: &Bench, run: &str) {
         ("ecdf", 2),
         ("strips", 1),
         ("heatmap", 1),
+        ("lines", 1),
     ] {
         let printed = succeed(&mut bench.command(&["plot", run, "--kind", kind, "-o", &output]));
         // SVG, PNG and CSV for each.
@@ -84,7 +85,7 @@ fn figures(bench: &Bench, run: &str) {
             rows = open(path[:-3] + 'csv').read().splitlines()\n    \
             assert len(rows) > 2 and len(rows[0].split(',')) > 4, path\n";
     let svgs = ends(&folder, ".svg");
-    assert_eq!(svgs.len(), 10, "{svgs:?}");
+    assert_eq!(svgs.len(), 11, "{svgs:?}");
     succeed(python().arg("-c").arg(check).args(&svgs));
 }
 

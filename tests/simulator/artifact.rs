@@ -69,7 +69,7 @@ fn a_rerun_elsewhere_is_equal_and_each_claim_has_a_command() {
     // It does not overwrite an unpacked one.
     let again = reviewer.run(&["artifact", "rerun", &archive]);
     assert_eq!(again.status.code(), Some(2), "{}", text(&again));
-    assert!(text(&again).contains("unpack into another --directory"), "{}", text(&again));
+    assert!(text(&again).contains("or remove this earlier rerun"), "{}", text(&again));
 }
 
 #[test]

@@ -139,6 +139,25 @@ fn intervals_and_trials_that_do_not_count_are_stated() {
 }
 
 #[test]
+fn trials_of_points_that_are_not_compared_are_not_counted() {
+    let first = run(&[]);
+    let other = run(&[("[\"cubic\", \"bbr\"]", "[\"cubic\", \"reno\"]")]);
+    let damage = |point: u32| {
+        let part = format!("tables/flow_samples/point={point}/trial-01/part-0.parquet");
+        std::fs::write(first.0.results().join(part), "damaged").unwrap();
+    };
+    // Point 1 has BBR, which the other run does not have.
+    damage(1);
+    let printed = compare(&first, &other, &[]);
+    assert!(printed.contains("not compared: 1 point only in A: bbr\n"), "{printed}");
+    assert!(!printed.contains("trials of A: "), "{printed}");
+    damage(0);
+    let printed = compare(&first, &other, &[]);
+    let expected = "trials of A: 1 of 2 failed, excluded (damaged in 1)\n";
+    assert!(printed.contains(expected), "{printed}");
+}
+
+#[test]
 fn levels_are_paired_if_the_plan_compares_them() {
     let by = |bench: &Bench, dir: &str| {
         let done = bench.run(&["compare", dir, "--by", "flows.f.cc=cubic,bbr"]);

@@ -28,6 +28,21 @@ fn a_simulated_run_is_exported_as_qlog() {
     }
 }
 
+#[test]
+fn an_export_says_that_it_replaced_files() {
+    let (bench, _) = run(1, &[]);
+    let dir = bench.results().display().to_string();
+    let export = || {
+        let done = bench.run(&["export", "csv", &dir, "--table", "points", "-o", "tables"]);
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+        text(&done)
+    };
+    let first = export();
+    assert!(!first.contains("replaced"), "{first}");
+    let second = export();
+    assert!(second.contains("tables: replaced 1 file of an earlier export\n"), "{second}");
+}
+
 /// However seldom counters are read, the last reading counts.
 #[test]
 fn the_summary_has_what_the_tables_count_until_the_end() {

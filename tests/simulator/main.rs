@@ -187,11 +187,20 @@ fn an_interrupted_run_is_resumed() {
     let in_lab = bench.run(&["run", "--resume", &dir, "--lab"]);
     assert_eq!(in_lab.status.code(), Some(2), "{}", text(&in_lab));
     assert!(text(&in_lab).contains("this run was simulated; leave out --lab"), "{}", text(&in_lab));
+    let status = |status: &str| {
+        let report = std::fs::read_to_string(bench.results().join("report.html")).unwrap();
+        report.contains(&format!("\"status\":\"{status}\",\"planned\""))
+    };
+    let report = bench.run(&["report", &dir]);
+    assert_eq!(report.status.code(), Some(0), "{}", text(&report));
+    assert!(status("interrupted"));
     // The command as it was printed. The directory knows that the run is simulated.
     let advice =
         printed.lines().find_map(|line| line.trim_end().strip_prefix("resume with: ccbench "));
     let resumed = bench.run(&advice.unwrap().split(' ').collect::<Vec<_>>());
     assert_eq!(resumed.status.code(), Some(0), "{}", text(&resumed));
+    assert!(text(&resumed).contains("report.html: written again"), "{}", text(&resumed));
+    assert!(status("complete"));
     // `trials.csv` also has the interrupted trial.
     assert_equal(&tables(&bench), &UNINTERRUPTED);
 }

@@ -139,7 +139,7 @@ pub struct Differences {
     pub judged: Vec<JudgedPoint>,
     /// The claims of both plans; empty if levels are compared.
     pub claims: ComparedClaims,
-    /// The trials of both sides.
+    /// The trials of both sides at the compared points.
     pub trials: [SideTrials; 2],
     /// Whether both sides are levels of one run.
     pub of_one_run: bool,
@@ -266,11 +266,16 @@ pub fn compare(
     let [name_a, name_b] = names;
     let a = row_order.side(one, name_a, &shared, &points[0]);
     let b = row_order.side(other, name_b, &shared, &points[1]);
-    let common = a.presence.iter().filter(|point| a.has(*point.0) && b.has(*point.0)).count();
+    let is_common = |point: &usize| a.has(*point) && b.has(*point);
+    let common: BTreeSet<usize> = a.presence.keys().copied().filter(is_common).collect();
     let metrics =
-        Metrics::of(metrics, tolerances, matches!(with, Comparison::Run(_)) && common > 1);
+        Metrics::of(metrics, tolerances, matches!(with, Comparison::Run(_)) && common.len() > 1);
     let differences = row_order.differences(a, b, &metrics)?;
-    let trials = [SideTrials::of(one, &points[0]), SideTrials::of(other, &points[1])];
+    let trials = [(one, &points[0]), (other, &points[1])].map(|(side, points)| {
+        let mut positions = row_order.positions(side, &shared, points);
+        positions.retain(|_, position| common.contains(position));
+        SideTrials::of(side, &positions.into_keys().collect())
+    });
     let of_one_run = matches!(with, Comparison::Levels(..));
     Ok(Differences { claims, trials, of_one_run, ..differences })
 }

@@ -28,7 +28,7 @@ pub enum FileError {
         source: std::io::Error,
     },
     /// Polars returned an error.
-    #[error("cannot {op} {}: {source}{}", path.display(), polars_hint(source))]
+    #[error("cannot {op} {}: {}{}", path.display(), polars_text(source), polars_hint(source))]
     Polars {
         /// The operation.
         op: &'static str,
@@ -97,12 +97,31 @@ fn hint(error: &std::io::Error) -> &'static str {
     }
 }
 
+/// How Polars' writer of Parquet prints an I/O error, of which it keeps only the text.
+const IO_CAUSE: &str = "underlying IO error: ";
+
+/// Returns the cause if the operating system returned an error, and otherwise Polars' message.
+fn polars_text(error: &PolarsError) -> String {
+    let text = error.to_string();
+    text.rsplit_once(IO_CAUSE).map_or_else(|| text.clone(), |(_, cause)| cause.to_owned())
+}
+
 fn polars_hint(error: &PolarsError) -> &'static str {
+    // The writer of Parquet has lost the kind of the error, but the text of the C library ends in its number.
+    let is_numbered = |number: i32, text: &str| text.ends_with(&format!("(os error {number})"));
     match error {
         PolarsError::IO { error, .. } => hint(error),
+        PolarsError::ComputeError(_) => {
+            let text = error.to_string();
+            let number = [ENOSPC, EDQUOT].into_iter().find(|number| is_numbered(*number, &text));
+            number.map_or("", |number| hint(&std::io::Error::from_raw_os_error(number)))
+        }
         _ => "",
     }
 }
+
+const ENOSPC: i32 = rustix::io::Errno::NOSPC.raw_os_error();
+const EDQUOT: i32 = rustix::io::Errno::DQUOT.raw_os_error();
 
 /// The result of reading or writing a file.
 pub(crate) type Result<T, E = FileError> = std::result::Result<T, E>;
@@ -117,4 +136,22 @@ pub(crate) fn io_error(op: &'static str, path: &Path) -> impl FnOnce(std::io::Er
 pub(crate) fn polars_error(op: &'static str, path: &Path) -> impl FnOnce(PolarsError) -> FileError {
     let path = path.to_path_buf();
     move |source| FileError::Polars { op, path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_named_once_with_a_hint() {
+        let cause = std::io::Error::from_raw_os_error(ENOSPC);
+        let text = format!("parquet: File out of specification: {IO_CAUSE}{cause}");
+        let error = polars_error("write", Path::new("part.parquet"));
+        let printed = error(PolarsError::ComputeError(text.into())).to_string();
+        assert!(printed.starts_with("cannot write part.parquet: No space left"), "{printed}");
+        assert!(printed.contains("; free space there"), "{printed}");
+        let other = polars_error("read", Path::new("part.parquet"));
+        let printed = other(PolarsError::ComputeError("a column is missing".into())).to_string();
+        assert_eq!(printed, "cannot read part.parquet: a column is missing");
+    }
 }

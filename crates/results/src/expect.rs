@@ -43,6 +43,12 @@ enum NotMeasured {
     TrialFailed { reason: String },
     #[error("all {trials} trials failed{reason}")]
     AllFailed { trials: usize, reason: String },
+    #[error("the trial was interrupted")]
+    TrialInterrupted,
+    #[error("all {trials} trials were interrupted")]
+    AllInterrupted { trials: usize },
+    #[error("all {trials} trials failed or were interrupted{reason}")]
+    AllLost { trials: usize, reason: String },
     #[error("no counted trial has the {number}")]
     NoValue { number: String },
     #[error("the {number} is undefined in {trials} of the counted trials")]
@@ -281,13 +287,20 @@ impl<'a> Index<'a> {
             |end: &&&TrialEnd| matches!(end.status, TrialStatus::Failed | TrialStatus::Aborted);
         match (trials.first(), trials.iter().filter(lost).count()) {
             (None, _) => NotMeasured::NotRun,
-            (Some(first), failed) if failed == trials.len() => {
-                let reason = first.reasons.first();
+            (Some(_), lost) if lost == trials.len() => {
+                let is_failed = |end: &&&TrialEnd| end.status == TrialStatus::Failed;
+                let failed = trials.iter().filter(is_failed).count();
+                let reason = trials.iter().find(is_failed).and_then(|end| end.reasons.first());
                 let reason =
                     reason.map_or(String::new(), |r| format!(": {}: {}", r.code, r.message));
-                match failed {
-                    1 => NotMeasured::TrialFailed { reason },
-                    trials => NotMeasured::AllFailed { trials, reason },
+                match (failed, lost) {
+                    (0, 1) => NotMeasured::TrialInterrupted,
+                    (0, trials) => NotMeasured::AllInterrupted { trials },
+                    (1, 1) => NotMeasured::TrialFailed { reason },
+                    (failed, trials) if failed == trials => {
+                        NotMeasured::AllFailed { trials, reason }
+                    }
+                    (_, trials) => NotMeasured::AllLost { trials, reason },
                 }
             }
             _ => {
@@ -300,20 +313,23 @@ impl<'a> Index<'a> {
         }
     }
 
-    /// Returns notes on a point's degraded and failed trials.
+    /// Returns notes on a point's degraded, failed and interrupted trials.
     fn caveat(&self, point_id: u32) -> Vec<String> {
         let all = self.trials_of(point_id).len();
-        let of = |status: &[TrialStatus]| -> Vec<&TrialEnd> {
+        let of = |status: TrialStatus| -> Vec<&TrialEnd> {
             let trials = self.trials_of(point_id).iter().copied();
-            trials.filter(|end| status.contains(&end.status)).collect()
+            trials.filter(|end| end.status == status).collect()
         };
         let describe = |ends: Vec<&TrialEnd>, what: &str| {
             let codes = codes_of(ends.iter().flat_map(|end| &end.reasons));
             (!ends.is_empty()).then(|| format!("{} of {all} trials {what} ({codes})", ends.len()))
         };
-        let degraded = describe(of(&[TrialStatus::Degraded]), "degraded");
-        let failed = describe(of(&[TrialStatus::Failed, TrialStatus::Aborted]), "failed");
-        degraded.into_iter().chain(failed).collect()
+        let degraded = describe(of(TrialStatus::Degraded), "degraded");
+        let failed = describe(of(TrialStatus::Failed), "failed");
+        let interrupted = of(TrialStatus::Aborted).len();
+        let interrupted =
+            (interrupted > 0).then(|| format!("{interrupted} of {all} trials interrupted"));
+        degraded.into_iter().chain(failed).chain(interrupted).collect()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use ccbench_proto::plan::parse::suggest::near;
 use polars::prelude::*;
 
 use super::journal::TrialEnd;
@@ -54,7 +55,9 @@ pub fn csv(run_dir: &Path, wanted: &[String], output: &Path) -> Result<Vec<PathB
     let run = RunDir::open(run_dir)?;
     let known = tables(&run);
     if let Some(table) = wanted.iter().find(|table| !known.contains(table)) {
-        return Err(ExportError::UnknownTable { table: table.clone(), known: known.join(", ") });
+        let names: Vec<&str> = known.iter().map(String::as_str).collect();
+        let (table, near) = (table.clone(), near(table, &names));
+        return Err(ExportError::UnknownTable { table, known: known.join(", "), near });
     }
     let chosen = if wanted.is_empty() { known } else { wanted.to_vec() };
     run.check(|table| chosen.iter().any(|chosen| chosen == table));

@@ -13,6 +13,7 @@ use crate::summary::Summary;
 mod axes;
 mod canvas;
 mod cc_names;
+mod cc_state;
 mod data;
 mod error;
 mod heatmap;
@@ -59,6 +60,7 @@ pub(crate) fn draw_heatmaps(summary: &Summary) -> Result<Vec<Figure>> {
         metrics: vec![],
         x: None,
         y: None,
+        by: None,
         width_mm: None,
         height_mm: None,
         trial_filter: summary.trial_filter,
@@ -76,6 +78,7 @@ fn draw_kind(data: &Selection) -> Result<Vec<Figure>> {
         Kind::OperatingPoint | Kind::Plane => operating::draw(data),
         Kind::Ecdf | Kind::Strips => spread::draw(data),
         Kind::Heatmap => heatmap::draw(data),
+        Kind::Lines => heatmap::draw_lines(data),
     }?;
     not_empty(data, figures)
 }
@@ -92,11 +95,13 @@ fn other_kinds(data: &Selection) -> Option<String> {
     let (run_dir, request) = (data.run.path(), &data.request);
     let others = Kind::ALL.into_iter().filter(|kind| *kind != request.kind);
     let can = |kind: &Kind| {
-        let (metrics, x, y) = (vec![], None, None);
-        let mut request = Request { kind: *kind, metrics, x, y, ..request.clone() };
+        let (metrics, x, y, by) = (vec![], None, None, None);
+        let mut request = Request { kind: *kind, metrics, x, y, by, ..request.clone() };
         request.wheres.retain(|(column, _)| data.can_filter_by(*kind, column));
         Selection::open(run_dir, &request)
-            .is_ok_and(|data| draw_kind(&data.sample_trials()).is_ok())
+            .map(|data| draw_kind(&data.sample_trials()))
+            // The user can name the factor.
+            .is_ok_and(|drawn| matches!(drawn, Ok(_) | Err(FigureError::NoFactorOfLines { .. })))
     };
     let names: Vec<&str> = others.filter(can).map(Kind::name).collect();
     (!names.is_empty()).then(|| format!("this run has data for: {}", names.join(", ")))

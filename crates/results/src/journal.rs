@@ -474,7 +474,7 @@ impl Journal {
 }
 
 /// Returns whether a process holds the journal's lock, and so writes to it. Also true if the file cannot be read or locked.
-pub(crate) fn is_written(dir: &Path) -> bool {
+pub fn is_written(dir: &Path) -> bool {
     let file = File::open(dir.join(FILE_NAME));
     !file.is_ok_and(|file| file.try_lock_shared().is_ok())
 }

@@ -315,8 +315,28 @@ pub(crate) fn name_and_stat(metric: &str) -> (&str, Option<&str>) {
     (replacement(name).unwrap_or(name), stat)
 }
 
-/// A group's share of the throughput of all groups; only heatmaps have this value.
+/// A group's share of the throughput of all groups; only heatmaps and lines have this value.
 pub(crate) const THROUGHPUT_SHARE: &str = "throughput_share";
+
+/// Metrics from 0 to 1.
+const FRACTIONS: [&str; 9] = [
+    "cc_state_share",
+    "coverage_share",
+    "entropy_fairness",
+    "jain_fairness",
+    "jain_fairness_of_mean",
+    "loss_share",
+    "min_max_ratio",
+    "retransmission_share",
+    THROUGHPUT_SHARE,
+];
+
+/// Returns the part of a confidence interval in which the metric can have values. Intervals of Student's t assume no bounds.
+pub(crate) fn possible_part(metric: &str, stat: &str, (low, high): (f64, f64)) -> (f64, f64) {
+    // `undefined` is a count.
+    let is_fraction = FRACTIONS.contains(&metric) && stat != "undefined";
+    if is_fraction { (low.max(0.0), high.min(1.0)) } else { (low, high) }
+}
 
 /// Returns every scope of the metrics with this name.
 pub(crate) fn scopes_of(name: &str) -> Vec<Scope> {
@@ -327,7 +347,8 @@ pub(crate) fn scopes_of(name: &str) -> Vec<Scope> {
 pub(crate) fn missing_metric(given: &str) -> Option<String> {
     let (name, stat) = name_and_stat(given);
     if name == THROUGHPUT_SHARE {
-        return Some("; only figures of `--kind heatmap` have it".to_owned());
+        let text = "; only figures of `--kind heatmap` and `--kind lines` have it";
+        return Some(text.to_owned());
     }
     let of_name = METRICS.iter().filter(|metric| metric.name == name);
     let mut stats: Vec<&str> = Vec::new();
@@ -355,7 +376,10 @@ mod tests {
         let missing = |given| missing_metric(given).unwrap_or_default();
         assert_eq!(missing("srtt:p95") + &missing("packet_lateness"), "");
         assert_eq!(missing("srt"), "; did you mean `srtt`?");
-        assert_eq!(missing("throughput_share"), "; only figures of `--kind heatmap` have it");
+        assert_eq!(
+            missing("throughput_share"),
+            "; only figures of `--kind heatmap` and `--kind lines` have it"
+        );
         assert_eq!(
             missing("throughput_sum:sum"),
             "; the statistics of `throughput_sum` are mean, std, cov"

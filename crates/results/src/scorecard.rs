@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use ccbench_proto::plan::{Better, Plan};
+use ccbench_proto::plan::check::CheckedPlan;
+use ccbench_proto::plan::{Better, Cc, Plan};
 
 use super::expect::Outcome;
 use super::journal::TrialEnd;
@@ -28,6 +29,8 @@ pub const BASELINE: &str = "cubic";
 const CC_FACTOR: &str = "cc";
 const TESTED_LEVEL: &str = "tested";
 const BASELINE_LEVEL: &str = "baseline";
+/// The name of the instance under test in `[cc]`.
+const INSTANCE: &str = "scored";
 /// The plan's factor that selects the scenario.
 const SCENARIO_FACTOR: &str = "scenario";
 
@@ -40,6 +43,8 @@ const OWN_REASONS: &[ReasonCode] =
 pub struct Scorecard {
     /// Name of the congestion control under test.
     pub cc: String,
+    /// What distinguishes the instance under test: its parameters, and its file with the SHA-256. May be empty.
+    pub instance: String,
     /// A row for each measure of each criterion, and for each criterion without a measure.
     pub rows: Vec<ScorecardRow>,
     /// Notes on the run for readers.
@@ -112,8 +117,31 @@ impl Scorecard {
         }
         let rows = CRITERIA.iter().flat_map(|criterion| rows_of(criterion, summary)).collect();
         let notes = incomplete_run(summary).into_iter().chain(summary.backend.notes()).collect();
-        Some(Self { cc, rows, notes })
+        Some(Self { cc, instance: String::new(), rows, notes })
     }
+
+    /// Adds the description of the instance under test.
+    pub(crate) fn with_instance(mut self, plan: &CheckedPlan) -> Self {
+        let is_tested =
+            |factors: &[(String, String)]| level_of(factors, CC_FACTOR) == Some(TESTED_LEVEL);
+        let tested = plan.points().into_iter().find(|point| is_tested(&point.factors));
+        if let Some(cc) = tested.and_then(|point| point.plan.plan().cc.get(INSTANCE).cloned()) {
+            self.instance = describe(&cc, &plan.cc_digests());
+        }
+        self
+    }
+}
+
+/// Returns the parameters of an instance, and its file with the SHA-256.
+fn describe(cc: &Cc, digests: &BTreeMap<String, String>) -> String {
+    let params = cc.params.iter().map(|(name, value)| format!("{name} = {value}"));
+    let mut parts: Vec<String> = params.collect();
+    if let Some((path, _)) = cc.supplied() {
+        parts.push(path.to_owned());
+        let sha256 = cc.sha256.as_ref().or_else(|| digests.get(path));
+        parts.extend(sha256.map(|sha256| format!("SHA-256 {sha256}")));
+    }
+    parts.join(", ")
 }
 
 /// Returns the rows of a criterion.

@@ -122,7 +122,9 @@ impl RunSummary {
         let claims = run.plan().map(|plan| expect::judge(plan.plan(), &summary));
         let expectations = claims.unwrap_or_default();
         let decisions = run.plan().map(|plan| stopping::judge(plan, &summary)).unwrap_or_default();
-        let scorecard = run.plan().and_then(|plan| Scorecard::of(plan.plan(), &summary));
+        let scorecard = run
+            .plan()
+            .and_then(|plan| Some(Scorecard::of(plan.plan(), &summary)?.with_instance(plan)));
         let (files, written, observer) = (vec![], Ok(()), run.observer.clone());
         let plan_is_unread = run.plan_is_unread();
         Ok(Self {

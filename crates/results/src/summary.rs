@@ -242,7 +242,7 @@ impl Summary {
     }
 
     /// Returns the metrics of a point.
-    fn point_rows_of(&self, point_id: u32) -> &[PointRow] {
+    pub(crate) fn point_rows_of(&self, point_id: u32) -> &[PointRow] {
         with_key(&self.point_rows, point_id, |row| row.point_id)
     }
 

@@ -1,5 +1,6 @@
 //! Prints a summary as text: the result tables, why trials are degraded or failed, and where the files are.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write;
 
@@ -8,7 +9,6 @@ use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Tab
 use super::backend::RunBackend;
 use super::display::TABLE_STYLE;
 use super::expect::claims_text;
-use super::journal::TrialEnd;
 use super::model::{RunStatus, TrialStatus, codes_of, level_of};
 use super::stopping;
 use super::summarize::RunSummary;
@@ -131,10 +131,16 @@ fn text_of(run: &RunSummary, extent: Extent) -> String {
         let numbers = ["sum Mbit/s", "per flow", "srtt ms", "retransmits", "fairness", "trials"];
         let header = [&["phase", "group"], cc, &numbers].concat();
         out.push_str(&render(summary, &header, groups, extent));
+        write_fairness(&mut out, summary, extent);
         out.push_str(
-            "\nsum, per flow: receiver goodput, mean over the phase. ±: 95 % confidence interval over trials.\n\
-             trials: ok/degraded/failed; failed trials are excluded from the means.\n",
+            "\nsum, per flow: receiver goodput, mean over the phase. ±: 95 % confidence interval over trials.\n",
         );
+        out.push_str(match has_interrupted(summary) {
+            true => {
+                "trials: ok/degraded/failed/interrupted; failed and interrupted trials are excluded from the means.\n"
+            }
+            false => "trials: ok/degraded/failed; failed trials are excluded from the means.\n",
+        });
         write_limited(
             &mut out,
             "* ",
@@ -325,6 +331,7 @@ fn group_rows(summary: &Summary) -> Vec<Line> {
         .iter()
         .filter(|r| r.scope == Scope::Group && r.metric == "throughput_sum");
     let with_cc = shows_cc(summary);
+    let with_interrupted = has_interrupted(summary);
     let cells = |sum: &PointRow| {
         let find = |metric, stat| {
             summary.find(sum.point_id, &sum.phase, Scope::Group, &sum.subject, metric, stat)
@@ -341,7 +348,7 @@ fn group_rows(summary: &Summary) -> Vec<Line> {
             find("retransmissions", "sum").map_or("-".to_owned(), |r| format!("{:.0}", r.value)),
             find("jain_fairness_of_mean", "mean")
                 .map_or("-".to_owned(), |r| format!("{:.3}", r.value)),
-            verdict_counts(summary, sum.point_id),
+            verdict_counts(summary, sum.point_id, with_interrupted),
         ]);
         (sum.point_id, cells)
     };
@@ -349,13 +356,41 @@ fn group_rows(summary: &Summary) -> Vec<Line> {
     if !lines.is_empty() {
         for (point_id, trials) in summary.lost_points() {
             let mut cells = vec!["-".to_owned(); 7 + usize::from(with_cc)];
-            cells[1] = format!("all {trials} failed");
-            cells.push(verdict_counts(summary, point_id));
+            cells[1] = format!("all {trials} {}", lost_how(summary, point_id));
+            cells.push(verdict_counts(summary, point_id, with_interrupted));
             lines.push((point_id, cells));
         }
         lines.sort_by_key(|(point_id, _)| *point_id);
     }
     lines
+}
+
+/// Writes a line for each point with Jain's index of all flows, for the phases in which more than one group runs.
+fn write_fairness(out: &mut String, summary: &Summary, extent: Extent) {
+    let is_index = |r: &&PointRow| {
+        (r.scope, r.metric, r.stat) == (Scope::Net, "jain_fairness_of_mean", "mean")
+    };
+    let has_groups = |index: &&PointRow| {
+        let is_beside = |r: &&PointRow| {
+            r.scope == Scope::Group && r.metric == "throughput_sum" && r.phase == index.phase
+        };
+        summary.point_rows_of(index.point_id).iter().filter(is_beside).nth(1).is_some()
+    };
+    let is_shown = |r: &&PointRow| extent.end.is_none_or(|end| r.point_id < end);
+    let mut points: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    for index in summary.point_rows.iter().filter(is_index).filter(is_shown).filter(has_groups) {
+        let text = format!("{} {:.3}", index.phase, index.value);
+        points.entry(index.point_id).or_default().push(text);
+    }
+    let line = |(point, phases): (&u32, &Vec<String>)| {
+        let point = match summary.points.len() {
+            0 | 1 => String::new(),
+            _ => format!(", point {point}"),
+        };
+        format!("fairness of all flows{point}: {}", phases.join(", "))
+    };
+    let lines: Vec<String> = points.iter().map(line).collect();
+    write_limited(out, "", &lines, MAX_POINTS, "summary_point.csv (jain_fairness_of_mean of net)");
 }
 
 /// Returns rows for links with a rate and their queues.
@@ -441,11 +476,12 @@ fn partial_groups(summary: &Summary) -> Vec<String> {
             false => format!("the trial's reasons: {codes}"),
         };
         Some(format!(
-            "{point}{}, {}: data covers only {:.0} % of the scheduled time (in the worst trial, {trial}; {cause}); throughput is \
+            "{point}{}, {}: data covers only {:.1} % of the scheduled time (in the worst trial, {trial}; {cause}); throughput is \
              computed over that part",
             sum.phase,
             sum.subject,
-            share * 100.0,
+            // Not rounded up to the limit.
+            (share * 100.0).min(FULL_COVERAGE * 100.0 - 0.1),
         ))
     };
     sums.filter_map(note).collect()
@@ -502,14 +538,36 @@ fn plain(row: Option<&PointRow>, scale: f64) -> String {
     row.map_or("-".to_owned(), |row| format!("{:.2}", row.value / scale))
 }
 
-/// Returns the number of ok, degraded and failed trials of a point.
-fn verdict_counts(summary: &Summary, point_id: u32) -> String {
-    let count = |statuses: &[TrialStatus]| {
-        let counts = |end: &&TrialEnd| statuses.contains(&end.status);
-        summary.trials_of(point_id).iter().filter(counts).count()
-    };
-    let failed = [TrialStatus::Failed, TrialStatus::Aborted];
-    format!("{}/{}/{}", count(&[TrialStatus::Ok]), count(&[TrialStatus::Degraded]), count(&failed))
+/// Returns the number of trials of a point with this status.
+fn count_of(summary: &Summary, point_id: u32, status: TrialStatus) -> usize {
+    summary.trials_of(point_id).iter().filter(|end| end.status == status).count()
+}
+
+/// Describes why a point has no counted trial.
+fn lost_how(summary: &Summary, point_id: u32) -> &'static str {
+    let [failed, interrupted] = [TrialStatus::Failed, TrialStatus::Aborted]
+        .map(|status| count_of(summary, point_id, status) > 0);
+    match (failed, interrupted) {
+        (true, true) => "failed or interrupted",
+        (false, true) => "interrupted",
+        (_, false) => "failed",
+    }
+}
+
+/// Returns whether the run has interrupted trials, which a resumed run repeats.
+fn has_interrupted(summary: &Summary) -> bool {
+    summary.trials.iter().any(|end| end.status == TrialStatus::Aborted)
+}
+
+/// Returns the number of ok, degraded and failed trials of a point, and of interrupted ones.
+fn verdict_counts(summary: &Summary, point_id: u32, with_interrupted: bool) -> String {
+    let count = |status| count_of(summary, point_id, status);
+    let [ok, degraded, failed] =
+        [TrialStatus::Ok, TrialStatus::Degraded, TrialStatus::Failed].map(count);
+    match with_interrupted {
+        true => format!("{ok}/{degraded}/{failed}/{}", count(TrialStatus::Aborted)),
+        false => format!("{ok}/{degraded}/{failed}"),
+    }
 }
 
 /// Prints how many lines are left out and where they are.

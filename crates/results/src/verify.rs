@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 use ccbench_io::input;
 
 use super::artifact::is_inside;
+use super::backend::RunBackend;
 use super::damage::{Depth, compare_with_digest};
 use super::digest::{Digests, FileDigest};
 use super::journal::{self, RunState, TrialEnd};
 use super::layout::{leftovers, list, table_files, trial_dir};
+use super::model::TrialStatus;
 use super::parallel::in_parallel;
 use super::record::RunRecord;
 use super::store::StoreError;
@@ -31,6 +33,10 @@ pub struct Verification {
     pub(crate) digests: Digests,
     /// Number of committed trials.
     pub trials: usize,
+    /// Number of committed trials that were not interrupted.
+    pub finished: usize,
+    /// Number of trials that the run needs; 0 if it is unknown.
+    pub planned: usize,
     /// Changed files: the path relative to the results directory, and what is wrong.
     pub damaged: Vec<(String, String)>,
     /// Files without a digest: written by a version without digests, derived from other files, or written by other programs.
@@ -66,6 +72,9 @@ pub fn verify(dir: &Path) -> Result<Verification> {
     };
     let state = read_journal(dir, &bytes, &mut found);
     found.trials = state.committed.len();
+    let is_finished = |end: &&TrialEnd| end.status != TrialStatus::Aborted;
+    found.finished = state.committed.values().filter(is_finished).count();
+    found.planned = planned(dir);
     let mut wanted = run_files(&state);
     for end in state.committed.values() {
         trial_files(dir, &state, end, &mut wanted);
@@ -79,6 +88,12 @@ pub fn verify(dir: &Path) -> Result<Verification> {
     found.damaged.sort();
     found.not_covered.sort();
     Ok(found)
+}
+
+/// Returns the number of trials that a run needs; 0 if its record cannot be read, or its rows were imported.
+fn planned(dir: &Path) -> usize {
+    let record = RunRecord::read(dir).ok().filter(|r| r.backend() != RunBackend::Import);
+    record.map_or(0, |record| record.planned() as usize)
 }
 
 /// Returns the state according to the intact lines.

@@ -1,7 +1,8 @@
 //! Why a run cannot be packed, unpacked or compared.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use super::RERUN;
 use super::tar::TarError;
 use crate::error::{ErrorClass, FileError};
 use crate::store::StoreError;
@@ -57,7 +58,8 @@ pub enum ArtifactError {
     },
     /// The artifact's directory exists.
     #[error(
-        "{} exists; a rerun starts over, so remove the directory, or unpack into another --directory", path.display()
+        "{} exists, and a rerun starts over; choose another --directory{}",
+        path.display(), removable(path)
     )]
     Exists {
         /// The directory.
@@ -111,6 +113,11 @@ pub enum ArtifactError {
         /// Number of claims in the artifact.
         count: usize,
     },
+}
+
+/// Returns what the user can do about an existing directory. One without a rerun may be that of the run itself.
+fn removable(path: &Path) -> &'static str {
+    if path.join(RERUN).is_dir() { ", or remove this earlier rerun" } else { "" }
 }
 
 /// Returns what the user can do about a refused archive.

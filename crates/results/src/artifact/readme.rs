@@ -2,7 +2,9 @@
 //! with the command that checks it.
 
 use std::fmt::Write as _;
+use std::net::IpAddr;
 
+use ccbench_proto::plan::Node;
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::schedule;
 
@@ -43,6 +45,8 @@ pub(super) fn readme(facts: &Facts<'_>) -> String {
     );
     text += "\n## Requirements\n\n";
     text += &requirements(&backend);
+    let agents = agents(facts.plan);
+    text += &machines(&agents);
     let _ = write!(
         text,
         "- Security: `ccbench artifact rerun` unpacks regular files into one new directory and runs the plan; it executes no \
@@ -70,15 +74,38 @@ pub(super) fn readme(facts: &Facts<'_>) -> String {
         },
     );
     text += "\n## Evaluation\n\nOne command runs every trial again and compares the results:\n\n";
-    let nodes = facts.plan.map(|plan| &plan.plan().nodes);
-    let has_agents = nodes.is_some_and(|nodes| nodes.values().any(|node| node.agent.is_some()));
-    let agents = if has_agents { " --agents" } else { "" };
+    let needs_pki = agents.iter().any(|(target, _)| !is_loopback(target));
+    let agents = match (agents.is_empty(), needs_pki) {
+        (true, _) => "",
+        (false, false) => " --agents",
+        (false, true) => " --agents --pki DIR",
+    };
     // Only a testbed loads them into the kernel of the reviewer's machine.
     let on_testbed = matches!(backend, RunBackend::Testbed);
     let digests = record.cc_digests.values().filter(|_| on_testbed);
     let allowed: String = digests.map(|sha256| format!(" --allow-cc-digest {sha256}")).collect();
     let _ = write!(text, "```sh\nccbench artifact rerun ARCHIVE{agents}{allowed}\n```\n\n");
-    text += match backend.has_virtual_clock() {
+    if needs_pki {
+        text += "DIR has your certificates for these agents.\n\n";
+    }
+    text += expected_result(&backend);
+    text += &claims(name, facts.claims);
+    text
+}
+
+/// Returns the requirement of a plan with agents; empty without them.
+fn machines(agents: &[(String, String)]) -> String {
+    if agents.is_empty() {
+        return String::new();
+    }
+    let machines: Vec<&str> = agents.iter().map(|(_, machine)| machine.as_str()).collect();
+    let machines = machines.join("; ");
+    format!("- Machines of the plan's nodes, with a running `ccbench-agent` each: {machines}.\n")
+}
+
+/// Returns how a rerun that reproduces the run ends.
+fn expected_result(backend: &RunBackend) -> &'static str {
+    match backend.has_virtual_clock() {
         true => {
             "Expected result: `reproduced: …` in the last line, exit code 0. Every Parquet file, and so every number, is equal \
              byte for byte on any machine.\n"
@@ -87,9 +114,26 @@ pub(super) fn readme(facts: &Facts<'_>) -> String {
             "Expected result: `reproduced: …` in the last line, exit code 0: every claim has the same outcome, and its 95 % \
              confidence interval overlaps that of this run.\n"
         }
+    }
+}
+
+/// Returns the address of each agent that the plan names, and a description of its machine.
+fn agents(plan: Option<&CheckedPlan>) -> Vec<(String, String)> {
+    let nodes = plan.into_iter().flat_map(|plan| &plan.plan().nodes);
+    let described = |(name, node): (&String, &Node)| {
+        let agent = node.agent.clone()?;
+        let address = node.address.map_or(String::new(), |ip| format!(", address {ip}"));
+        let machine = format!("{name} (agent at {agent}{address})");
+        Some((agent, machine))
     };
-    text += &claims(name, facts.claims);
-    text
+    nodes.filter_map(described).collect()
+}
+
+/// Returns whether the address `host:port` of an agent is on this machine. Other connections need certificates.
+fn is_loopback(target: &str) -> bool {
+    let host = target.rsplit_once(':').map_or(target, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 fn requirements(backend: &RunBackend) -> String {

@@ -96,6 +96,39 @@ fn the_command_of_the_readme_allows_the_congestion_controls() {
 }
 
 #[test]
+fn the_readme_names_the_machines_and_the_certificates() {
+    let record = RunRecord::new(&RunInfo { backend: RunBackend::Testbed, ..info() });
+    let readme = |agent: &str| {
+        let plan = PLAN.replace("AGENT", agent);
+        let (plan, _) = check::read(&plan, &[]).unwrap();
+        let facts = readme::Facts { name: "r", record: &record, plan: Some(&plan), claims: &[] };
+        readme::readme(&facts)
+    };
+    let remote = readme("192.0.2.1");
+    for part in [
+        "; src (agent at 192.0.2.1:7700, address 10.0.0.1).\n",
+        "\nccbench artifact rerun ARCHIVE --agents --pki DIR\n",
+    ] {
+        assert!(remote.contains(part), "no `{part}`: {remote}");
+    }
+    assert!(readme("127.0.0.1").contains("\nccbench artifact rerun ARCHIVE --agents\n"));
+}
+
+const PLAN: &str = r#"
+    name = "machines"
+    [nodes]
+    src = { agent = "AGENT:7700", address = "10.0.0.1" }
+    dst = { agent = "AGENT:7701", address = "10.0.0.2" }
+    [probes.rtt]
+    kind = "ping"
+    from = "src"
+    to = "dst"
+    [[phases]]
+    name = "only"
+    length = "1s"
+"#;
+
+#[test]
 fn an_archive_depends_only_on_the_run() {
     let root = tempfile::tempdir().unwrap();
     let run = finished_run(root.path(), &simulated(), 3);
@@ -273,8 +306,12 @@ fn an_existing_directory_is_left_alone() {
     std::fs::write(dir.join("mine"), "").unwrap();
     let again = unpack(&archive, root.path(), Limits::default()).unwrap_err();
     assert!(matches!(again, ArtifactError::Exists { .. }), "{again}");
+    // The directory may be that of the run itself.
+    assert!(again.to_string().ends_with("choose another --directory"), "{again}");
     // After an interrupted rerun, too, which cannot be continued.
-    assert!(again.to_string().contains("a rerun starts over, so remove the directory"), "{again}");
+    std::fs::create_dir(dir.join(RERUN)).unwrap();
+    let again = unpack(&archive, root.path(), Limits::default()).unwrap_err();
+    assert!(again.to_string().ends_with("or remove this earlier rerun"), "{again}");
     assert!(dir.join("mine").exists());
 }
 

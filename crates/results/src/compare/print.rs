@@ -2,20 +2,26 @@
 
 use std::collections::BTreeSet;
 
-use comfy_table::{Cell as TableCell, CellAlignment, ContentArrangement, Table as Printed};
+use comfy_table::{
+    Cell as TableCell, CellAlignment, ColumnConstraint, ContentArrangement, Table as Printed, Width,
+};
 
 use super::{Compared, Differences, unmatched};
 use crate::csv::{Cell, Table};
 use crate::display::{TABLE_STYLE, readable};
 
-/// Returns the table for the terminal without metrics that are zero on both sides, the points that are not compared, and how many points
-/// agree.
-pub fn text(differences: &Differences) -> String {
+/// Columns without room in a narrow terminal, the least important first.
+const OPTIONAL: [&str; 3] = ["95 % (bootstrap)", "g", "B / A"];
+/// Horizontal padding of a cell, in characters.
+const PADDING: usize = 2;
+/// With more rows, a line below the table names the option that selects metrics.
+const MAX_ROWS: usize = 40;
+
+/// Returns the table for a terminal of this width (`None` if the output is not for a terminal) without metrics that are zero on both sides,
+/// and the points that are not compared.
+pub fn text(differences: &Differences, width: Option<u16>) -> String {
     let (a, b) = &differences.names;
     let compared = &differences.rows;
-    let mut printed = Printed::new();
-    printed.load_style(TABLE_STYLE);
-    printed.set_content_arrangement(ContentArrangement::Disabled);
     let points: BTreeSet<&str> = compared.iter().map(|one| one.point.as_str()).collect();
     let has_points = points.len() > 1 || !differences.unmatched.is_empty();
     let is_judged = !differences.judged.is_empty();
@@ -33,34 +39,103 @@ pub fn text(differences: &Differences) -> String {
         "n",
     ];
     let first = has_points.then_some("point");
-    printed.set_header(first.into_iter().chain(head).chain(is_judged.then_some("agrees")));
-    for one in compared.iter().filter(is_printed) {
+    let mut header: Vec<&str> =
+        first.into_iter().chain(head).chain(is_judged.then_some("agrees")).collect();
+    let row = |one: &Compared| {
         let point = has_points.then(|| one.point.clone());
-        let texts = point.into_iter().chain(names(one)).map(TableCell::new);
-        let numbers = formatted_numbers(one)
-            .map(|text| TableCell::new(text).set_alignment(CellAlignment::Right));
         let agrees = match one.agrees {
             Some(true) => "yes",
             Some(false) => "NO",
             None => "",
         };
-        let agrees = is_judged.then(|| TableCell::new(agrees));
-        printed.add_row(texts.chain(numbers).chain(agrees).collect::<Vec<_>>());
+        let agrees = is_judged.then(|| agrees.to_owned());
+        point.into_iter().chain(names(one)).chain(formatted_numbers(one)).chain(agrees).collect()
+    };
+    let mut rows: Vec<Vec<String>> = compared.iter().filter(is_printed).map(row).collect();
+    let left_out = width.map_or(vec![], |width| narrow(&mut header, &mut rows, width));
+    let mut below = String::new();
+    if !left_out.is_empty() {
+        below += &format!("left out for lack of width: {}; --csv has all.\n", left_out.join(", "));
     }
-    let lines: Vec<String> = printed.lines().map(|line| line.trim_end().to_owned()).collect();
+    if rows.len() > MAX_ROWS {
+        below += &format!("{} rows; --metric NAME,... selects metrics.\n", rows.len());
+    }
     format!(
-        "A: {a}\nB: {b}\n\n{}\n\n\
+        "A: {a}\nB: {b}\n\n{}\n\n{below}\
          A, B: means ± half the width of their 95 % interval by Student's t.\n\
          95 % (t): interval of the difference, by the paired t or, without pairs, by Welch's t; *: it excludes 0.\n\
          95 % (bootstrap): percentiles of 2000 draws, too narrow for few trials. g: Hedges' g, the difference over the\n\
          pooled standard deviation. n: pairs of trials with the same seed, or trials of A + B.\n{}{}{}{}{}",
-        lines.join("\n"),
+        table(&header, &rows, width),
         pairing(compared, differences.of_one_run),
         chance(compared),
         differences.trials[0].line("A"),
         differences.trials[1].line("B"),
         unmatched::lines(&differences.unmatched)
     )
+}
+
+/// Returns the longest part of each column's cells, with padding and separator. Parts end before `delimiter`.
+fn part_widths(header: &[&str], rows: &[Vec<String>], delimiter: char) -> Vec<usize> {
+    let longest = |text: &str| {
+        let parts = text.split(delimiter).map(|part| part.chars().count());
+        parts.max().unwrap_or_default() + PADDING + 1
+    };
+    let of = |(nth, title): (usize, &&str)| {
+        let cells = rows.iter().filter_map(|row| row.get(nth));
+        cells.map(|text| longest(text)).max().unwrap_or_default().max(longest(title))
+    };
+    header.iter().enumerate().map(of).collect()
+}
+
+/// Removes optional columns until no word exceeds its column in a table of this width. Returns their titles.
+fn narrow(header: &mut Vec<&str>, rows: &mut [Vec<String>], width: u16) -> Vec<&'static str> {
+    let mut left_out = Vec::new();
+    for title in OPTIONAL {
+        if part_widths(header, rows, ' ').iter().sum::<usize>() <= usize::from(width) {
+            break;
+        }
+        let Some(at) = header.iter().position(|one| *one == title) else { continue };
+        header.remove(at);
+        for row in rows.iter_mut() {
+            row.remove(at);
+        }
+        left_out.push(title);
+    }
+    left_out
+}
+
+/// Returns the table. Cells wrap between words, so the table exceeds `width` only if its words do.
+fn table(header: &[&str], rows: &[Vec<String>], width: Option<u16>) -> String {
+    let mut printed = Printed::new();
+    printed.load_style(TABLE_STYLE);
+    printed.set_header(header);
+    let names = header.iter().position(|title| *title == "A").unwrap_or_default();
+    for row in rows {
+        let cell = |(nth, text): (usize, &String)| {
+            let is_number = nth >= names && header.get(nth) != Some(&"agrees");
+            let alignment = if is_number { CellAlignment::Right } else { CellAlignment::Left };
+            TableCell::new(text).set_alignment(alignment)
+        };
+        printed.add_row(row.iter().enumerate().map(cell).collect::<Vec<_>>());
+    }
+    let whole: usize = part_widths(header, rows, '\n').iter().sum();
+    match width {
+        // A minimum width may become the width of a column although there is room.
+        Some(width) if whole > usize::from(width) => {
+            let least = part_widths(header, rows, ' ');
+            let width = u16::try_from(least.iter().sum::<usize>()).unwrap_or(u16::MAX).max(width);
+            printed.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+            for (nth, least) in least.into_iter().enumerate() {
+                let least = Width::Fixed(u16::try_from(least - 1).unwrap_or(u16::MAX));
+                if let Some(column) = printed.column_mut(nth) {
+                    column.set_constraint(ColumnConstraint::LowerBoundary(least));
+                }
+            }
+        }
+        _ => _ = printed.set_content_arrangement(ContentArrangement::Disabled),
+    }
+    printed.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
 /// Returns whether the table shows a row.
@@ -161,11 +236,15 @@ fn formatted_numbers(one: &Compared) -> [String; 8] {
         n.ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.3}")),
         maybe(n.hedges_g),
         match (n.paired, n.left_out) {
-            (true, 0) => format!("{} pairs", n.n.0),
-            (true, left_out) => format!("{} pairs, {left_out} left out", n.n.0),
+            (true, 0) => pairs(n.n.0),
+            (true, left_out) => format!("{}, {left_out} left out", pairs(n.n.0)),
             (false, _) => format!("{} + {}", n.n.0, n.n.1),
         },
     ]
+}
+
+fn pairs(count: u32) -> String {
+    format!("{count} {}", if count == 1 { "pair" } else { "pairs" })
 }
 
 /// Columns of the CSV.
@@ -246,4 +325,75 @@ pub fn csv(differences: &Differences) -> String {
         table.row(&row);
     }
     table.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use ccbench_proto::metric::Scope;
+
+    use super::super::numbers::numbers;
+    use super::*;
+
+    /// Returns differences of two points with this many trials on each side.
+    fn differences(trials: u16, metrics: usize) -> Differences {
+        let side = |base: f64| -> BTreeMap<u16, (u64, f64)> {
+            (1..=trials).map(|trial| (trial, (7, base + 1e4 * f64::from(trial)))).collect()
+        };
+        let row = |point: &str| Compared {
+            point: point.to_owned(),
+            phase: "compete".to_owned(),
+            scope: Scope::Group,
+            subject: "under_test".to_owned(),
+            metric: "jain_fairness_of_mean",
+            unit: "bit/s",
+            stat: "mean",
+            numbers: numbers(&side(12e6), &side(15e6)).unwrap(),
+            agrees: Some(true),
+        };
+        Differences {
+            names: ("a".to_owned(), "b".to_owned()),
+            rows: ["cubic, 20", "bbr, 20"].into_iter().cycle().take(metrics).map(row).collect(),
+            unmatched: vec![],
+            judged: vec![],
+            claims: <_>::default(),
+            trials: <_>::default(),
+            of_one_run: false,
+        }
+    }
+
+    #[test]
+    fn pairs_are_counted_in_words() {
+        assert!(text(&differences(1, 2), None).contains(" 1 pair\n"));
+        assert!(text(&differences(2, 2), None).contains(" 2 pairs\n"));
+    }
+
+    #[test]
+    fn a_narrow_terminal_has_fewer_columns_and_whole_words() {
+        let widest = |text: &str| {
+            let table = text.lines().skip(3).take_while(|line| !line.is_empty());
+            table.map(|line| line.chars().count()).max().unwrap_or_default()
+        };
+        let both = differences(3, 2);
+        let whole = text(&both, None);
+        assert!(widest(&whole) > 120 && !whole.contains("left out"), "{whole}");
+        assert_eq!(text(&both, Some(300)), whole);
+        let narrow = text(&both, Some(120));
+        assert!(widest(&narrow) <= 120, "{narrow}");
+        let narrower = text(&both, Some(100));
+        assert!(narrower.contains("left out for lack of width: 95 % (bootstrap)"), "{narrower}");
+        assert!(widest(&narrower) <= 100, "{narrower}");
+        for printed in [&narrow, &narrower, &text(&both, Some(20))] {
+            assert_eq!(printed.matches("jain_fairness_of_mean").count(), 2, "{printed}");
+        }
+    }
+
+    #[test]
+    fn a_long_table_names_the_option_that_selects_metrics() {
+        let hint = "; --metric NAME,... selects metrics.\n";
+        assert!(!text(&differences(2, MAX_ROWS), None).contains(hint));
+        let long = text(&differences(2, MAX_ROWS + 1), None);
+        assert!(long.contains(&format!("\n41 rows{hint}")), "{long}");
+    }
 }

@@ -170,6 +170,27 @@ fn ratios_pair_the_same_repetition() {
 }
 
 #[test]
+fn an_interrupted_trial_has_not_failed() {
+    let interrupted = |trial| {
+        let reason = Reason::new(ReasonCode::Aborted, "interrupted");
+        end(0, trial, TrialStatus::Aborted, vec![reason])
+    };
+    let failed = end(0, 3, TrialStatus::Failed, vec![Reason::new(ReasonCode::NotRun, "why")]);
+    let claims =
+        format!("{SRTT}phase = \"loaded\"\nwhere = {{ queue = \"large\" }}\nabove = \"1ms\"\n");
+    let why = |rows, trials| judged(&claims, &summary(rows, trials)).remove(0).why;
+    assert_eq!(why(vec![], vec![interrupted(1)]), ["the trial was interrupted"]);
+    let both = vec![interrupted(1), interrupted(2)];
+    assert_eq!(why(vec![], both.clone()), ["all 2 trials were interrupted"]);
+    let lost = [both, vec![failed]].concat();
+    let all = "all 3 trials failed or were interrupted: not_run: why";
+    assert_eq!(why(vec![], lost), [all]);
+    let ok = end(0, 2, TrialStatus::Ok, vec![]);
+    let rows = vec![row(0, 2, "loaded", "srtt", 2000.0)];
+    assert_eq!(why(rows, vec![interrupted(1), ok]), ["1 of 2 trials interrupted"]);
+}
+
+#[test]
 fn unmeasured_claim_has_a_reason() {
     let failed = vec![Reason::new(ReasonCode::NotRun, "no such congestion control")];
     let mut trials: Vec<TrialEnd> =

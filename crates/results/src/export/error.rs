@@ -19,12 +19,14 @@ pub enum ExportError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The run has no such table.
-    #[error("there is no table `{table}` in this run; there are: {known}")]
+    #[error("there is no table `{table}` in this run; there are: {known}{near}")]
     UnknownTable {
         /// The table as given.
         table: String,
         /// The tables that exist.
         known: String,
+        /// The one that was probably meant, beginning with "; "; may be empty.
+        near: String,
     },
     /// There are several tables for standard output.
     #[error("standard output is for one table; name it with --table (there are: {known})")]

@@ -73,6 +73,11 @@ impl Axis {
         }
     }
 
+    /// Creates a numeric axis from `low` to `high` with these ticks.
+    pub(super) fn named(label: &str, (low, high): (f64, f64), ticks: Vec<(f64, String)>) -> Self {
+        Self { label: label.to_owned(), low, high, ticks, names: false }
+    }
+
     /// Returns the width of the widest tick label.
     pub(super) fn tick_width(&self) -> f64 {
         let style = Style::new(SMALL, Anchor::End);

@@ -66,11 +66,14 @@ const TRIAL_COLUMNS: [&str; 2] = ["point_id", "trial"];
 /// Columns that filter the content of some kinds of figures.
 const ROW_COLUMNS: [&str; 5] = ["phase", "group", "flow_id", "link", "cc"];
 
+/// The subject of a summary's values of all flows together.
+pub(super) const ALL_FLOWS: &str = "all";
+
 /// Returns the columns that filter this kind.
 fn columns(kind: Kind) -> &'static [&'static str] {
     match kind {
         Kind::Phases => &["phase", "group"],
-        Kind::Series | Kind::Heatmap => &["phase", "group", "flow_id", "link"],
+        Kind::Series | Kind::Heatmap | Kind::Lines => &["phase", "group", "flow_id", "link"],
         Kind::CcState => &["phase", "group", "flow_id", "cc"],
         Kind::OperatingPoint | Kind::Plane | Kind::Ecdf | Kind::Strips | Kind::TimeSequence => {
             &["phase", "group", "flow_id"]
@@ -163,7 +166,11 @@ impl Selection {
             "cc" => &["cc_state"],
             _ => &["intervals", "flow_samples"],
         };
-        Ok(values(&self.run, &self.trials, tables, column)?)
+        let mut known = values(&self.run, &self.trials, tables, column)?;
+        if column == "group" && self.request.kind.is_of_summary() {
+            known.insert(ALL_FLOWS.to_owned());
+        }
+        Ok(known)
     }
 
     /// Returns a point's level of a factor.
@@ -191,6 +198,13 @@ impl Selection {
     /// Returns whether the filters accept this value of a row column.
     pub(super) fn accepts(&self, column: &str, value: &str) -> bool {
         self.wanted(column).is_none_or(|wanted| wanted == value)
+    }
+
+    /// Returns whether the filters select the values of all flows together. A group with their name is a group.
+    pub(super) fn wants_all_flows(&self) -> bool {
+        let first = self.trials.first().map(|end| end.point_id);
+        self.wanted("group") == Some(ALL_FLOWS)
+            && !self.groups(first).iter().any(|group| group == ALL_FLOWS)
     }
 
     /// Returns whether the filters accept a flow.
@@ -281,7 +295,8 @@ impl Selection {
     /// Returns the file name: kind, filters and, if there are several points, the point.
     pub(super) fn stem(&self, end: Option<&TrialEnd>) -> String {
         let Request { wheres, metrics, trial_filter, .. } = &self.request;
-        let axes = [("x", &self.request.x), ("y", &self.request.y)];
+        let Request { x, y, by, .. } = &self.request;
+        let axes = [("x", x), ("y", y), ("by", by)];
         let axes =
             axes.iter().filter_map(|(axis, factor)| Some(format!("{axis}={}", factor.as_ref()?)));
         let value = |column: &str, value: &str| self.file_part(column, value, str::to_owned);

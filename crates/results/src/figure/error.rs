@@ -53,21 +53,33 @@ pub enum FigureError {
         /// The parts after the `=`, in the order of the command line.
         values: [String; 2],
     },
-    /// `--x` or `--y` names no factor that varies.
-    #[error("{option} {factor}: --x and --y need two different factors of these: {known}")]
+    /// `--x`, `--y` or `--by` names no factor that varies.
+    #[error("{option} {factor}: --x, --y and --by need different factors of these: {known}")]
     Axis {
-        /// `--x` or `--y`.
+        /// `--x`, `--y` or `--by`.
         option: &'static str,
         /// The factor as given.
         factor: String,
         /// The factors that vary.
         known: String,
     },
-    /// `--x` or `--y` is given for a figure without such axes.
-    #[error("{option} is for heatmaps; leave it out, or use --kind heatmap")]
-    NotAHeatmap {
-        /// `--x` or `--y`.
+    /// `--x`, `--y` or `--by` is given for a figure without it.
+    #[error("{option} is for {kinds}; leave it out, or use another --kind")]
+    OtherKind {
+        /// `--x`, `--y` or `--by`.
         option: &'static str,
+        /// The kinds of figures that have it.
+        kinds: &'static str,
+    },
+    /// Several factors can be those of the lines.
+    #[error(
+        "lines over {x} need a factor with a line for each level: name one of these with --by: {known}"
+    )]
+    NoFactorOfLines {
+        /// The factor on the horizontal axis.
+        x: String,
+        /// The other factors that vary.
+        known: String,
     },
     /// `--metric` is given for a figure with fixed metrics.
     #[error(
@@ -139,7 +151,8 @@ impl FigureError {
             | Self::Where { .. }
             | Self::TwoValues { .. }
             | Self::Axis { .. }
-            | Self::NotAHeatmap { .. }
+            | Self::OtherKind { .. }
+            | Self::NoFactorOfLines { .. }
             | Self::UnknownMetric { .. }
             | Self::OneFile { .. }
             | Self::FixedMetrics { .. }

@@ -1,9 +1,10 @@
 //! Heatmaps: a metric over factors of the matrix, with one coloured, labelled cell per point, and one panel per combination of the factors
-//! that are not on an axis.
+//! that are not on an axis. Line charts have the same values.
 //!
 //! - `grid` puts factors on axes, panels and files.
 //! - `values` takes the value of each point from the summary.
 //! - `colours` has the scales, `sheet` draws.
+//! - `lines` draws the values over one factor.
 
 use super::data::Selection;
 use super::error::Result;
@@ -12,6 +13,7 @@ use crate::summary::Summary;
 
 mod colours;
 mod grid;
+mod lines;
 mod sheet;
 mod values;
 
@@ -20,6 +22,11 @@ pub(super) fn draw(data: &Selection) -> Result<Vec<Figure>> {
     let layout = grid::Layout::of(data)?;
     let summary = data.summary()?;
     draw_layout(data, &layout, &summary, Cells::Plain)
+}
+
+/// Draws line charts.
+pub(super) fn draw_lines(data: &Selection) -> Result<Vec<Figure>> {
+    lines::draw(data)
 }
 
 /// Draws the figures from a computed summary of the selected trials, with links.

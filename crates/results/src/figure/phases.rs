@@ -6,14 +6,14 @@ use std::collections::BTreeSet;
 use super::axes::{Axis, Direction, Frame, Key, left_margin, legend};
 use super::canvas::{Canvas, INK, PALETTE, Stroke, colour};
 use super::cc_names::CcNames;
-use super::data::Selection;
+use super::data::{ALL_FLOWS, Selection};
 use super::error::{FigureError, Result};
 use super::png::points;
 use super::request::{COLUMN_MM, Figure, TWO_COLUMNS_MM};
 use crate::csv::{Cell, Table};
 use crate::display::readable;
 use crate::journal::PhaseRecord;
-use crate::model::{name_and_stat, scopes_of};
+use crate::model::{name_and_stat, possible_part, scopes_of};
 use crate::summary::Summary;
 use ccbench_proto::metric::Scope;
 
@@ -44,11 +44,13 @@ struct Bar {
     subject: Subject,
     value: f64,
     interval: Option<(f64, f64)>,
+    /// The part of the interval that is drawn: values that the metric can have.
+    possible: Option<(f64, f64)>,
     trials: u32,
     references: References,
 }
 
-/// The group or probe of a bar.
+/// The group or probe of a bar, or all flows.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Subject {
     scope: Scope,
@@ -92,12 +94,25 @@ pub(super) fn draw(data: &Selection) -> Result<Vec<Figure>> {
     Ok(vec![Figure { stem: data.stem(None), svg, width_points, csv }])
 }
 
-/// Scopes with bars; if a metric exists in both, the first is used.
-const SCOPES: [Scope; 2] = [Scope::Group, Scope::Probe];
+/// Scopes with bars; if a metric exists in several, the first is used.
+const SCOPES: [Scope; 3] = [Scope::Group, Scope::Probe, Scope::Net];
 
-/// Returns the requested metrics of groups or probes (`name` or `name:stat`).
+/// Returns the scopes in which a metric is looked for. As in `[[expect]]`, fairness without a group is that of all flows.
+fn scopes_with_bars(data: &Selection, name: &str) -> &'static [Scope] {
+    match data.wanted("group") {
+        Some(_) if data.wants_all_flows() => &[Scope::Net],
+        None if name == "jain_fairness_of_mean" => &[Scope::Net, Scope::Group],
+        _ => &SCOPES,
+    }
+}
+
+/// Returns the requested metrics of groups, probes or all flows (`name` or `name:stat`).
 fn metrics(data: &Selection, summary: &Summary) -> Result<Vec<Metric>> {
-    let usual = || vec!["throughput_sum".to_owned(), "srtt".to_owned()];
+    let usual = || match data.wants_all_flows() {
+        // All flows together have no RTT.
+        true => vec!["throughput_sum".to_owned()],
+        false => vec!["throughput_sum".to_owned(), "srtt".to_owned()],
+    };
     let requested =
         if data.request.metrics.is_empty() { usual() } else { data.request.metrics.clone() };
     let metric = |requested: &String| {
@@ -110,15 +125,22 @@ fn metrics(data: &Selection, summary: &Summary) -> Result<Vec<Metric>> {
             let found = of_name().find(|row| row.stat == stat.unwrap_or("mean"));
             found.or_else(|| of_name().find(|_| stat.is_none()))
         };
-        let Some(row) = SCOPES.into_iter().find_map(of_scope) else {
-            return Err(FigureError::UnknownMetric {
-                metric: requested.clone(),
-                hint: no_values(name),
-            });
+        let scopes = scopes_with_bars(data, name);
+        let Some(row) = scopes.iter().copied().find_map(of_scope) else {
+            let hint = match data.wants_all_flows() {
+                true => "; it has no value for all flows together".to_owned(),
+                false => no_values(name),
+            };
+            return Err(FigureError::UnknownMetric { metric: requested.clone(), hint });
         };
-        if let Some(group) = data.wanted("group").filter(|_| row.scope == Scope::Probe) {
+        let other = match row.scope {
+            Scope::Probe => Some("probes, which belong to no group"),
+            Scope::Net if !data.wants_all_flows() => Some("all flows together, not of a group"),
+            _ => None,
+        };
+        if let (Some(group), Some(other)) = (data.wanted("group"), other) {
             let (column, value) = ("group".to_owned(), group.to_owned());
-            let reason = format!("`{name}` is a metric of probes, which belong to no group");
+            let reason = format!("`{name}` is a metric of {other}");
             return Err(FigureError::Where { column, value, reason });
         }
         let (scale, unit) = readable(row.unit);
@@ -142,7 +164,7 @@ fn no_values(name: &str) -> String {
     }
     let scopes: Vec<&str> = scopes.into_iter().map(Scope::as_str).collect();
     format!(
-        "; this kind has bars of flow groups and probes, but the scope of this metric is {}: use --kind heatmap",
+        "; this kind has bars of flow groups, probes and all flows, but the scope of this metric is {}: use --kind heatmap",
         scopes.join(", ")
     )
 }
@@ -173,7 +195,7 @@ fn metric_title(metric: &str) -> String {
     }
 }
 
-/// Returns the groups that the filters accept, and the probes, as far as these metrics exist for them.
+/// Returns the groups that the filters accept, the probes, and all flows, as far as these metrics exist for them.
 fn subjects(data: &Selection, summary: &Summary, metrics: &[Metric]) -> Vec<Subject> {
     let groups = summary.groups().into_iter().filter(|group| data.accepts("group", group));
     let groups = groups.map(|name| Subject { scope: Scope::Group, name });
@@ -182,7 +204,8 @@ fn subjects(data: &Selection, summary: &Summary, metrics: &[Metric]) -> Vec<Subj
     let probes = probes.into_iter().map(|name| (Scope::Probe, name.to_owned()));
     let probes = probes.map(|(scope, name)| Subject { scope, name });
     let is_shown = |one: &Subject| metrics.iter().any(|metric| metric.scope == one.scope);
-    groups.chain(probes).filter(is_shown).collect()
+    let all_flows = Subject { scope: Scope::Net, name: ALL_FLOWS.to_owned() };
+    groups.chain(probes).chain([all_flows]).filter(is_shown).collect()
 }
 
 impl<'a> Layout<'a> {
@@ -241,6 +264,7 @@ impl<'a> Layout<'a> {
     fn named(&self, subject: &Subject) -> String {
         match subject.scope {
             Scope::Probe => format!("probe {}", subject.name),
+            Scope::Net => "all flows".to_owned(),
             _ => self.ccs.named(&subject.name, &self.data.points()),
         }
     }
@@ -307,10 +331,12 @@ fn bar(
         &metric.stat,
     )?;
     let scaled = |value: f64| value / metric.scale;
+    let both = |(low, high): (f64, f64)| (scaled(low), scaled(high));
     Some(Bar {
         subject: subject.clone(),
         value: scaled(row.value),
-        interval: row.interval.map(|(low, high)| (scaled(low), scaled(high))),
+        interval: row.interval.map(both),
+        possible: row.interval.map(|ends| both(possible_part(&metric.name, &metric.stat, ends))),
         trials: row.n_trials,
         references: references(
             data,
@@ -403,11 +429,12 @@ impl Layout<'_> {
                         if bar.subject.scope == scope { bar.subject.name.as_str() } else { "" }
                     };
                     let group = of(Scope::Group);
+                    let group_or_all = if group.is_empty() { of(Scope::Net) } else { group };
                     csv.row(&[
                         metric.label("").as_str().into(),
                         f64::from(category.point_id).into(),
                         point.as_str().into(),
-                        group.into(),
+                        group_or_all.into(),
                         series.phase.name.as_str().into(),
                         bar.value.into(),
                         bar.interval.map(|i| i.0).into(),
@@ -436,12 +463,16 @@ impl Layout<'_> {
         let several = data.points().len() > 1;
         let whose = |metric: &Metric| {
             let only_subject = self.only_subject(metric.scope);
-            only_subject.map_or(String::new(), |subject| format!(" of {}", subject.name))
+            only_subject.map_or(String::new(), |subject| match subject.scope {
+                Scope::Net => " of all flows".to_owned(),
+                _ => format!(" of {}", subject.name),
+            })
         };
         let axes: Vec<Axis> = all
             .iter()
             .map(|(metric, bars)| {
-                let whose = if several { whose(metric) } else { String::new() };
+                let is_named = several || metric.scope == Scope::Net;
+                let whose = if is_named { whose(metric) } else { String::new() };
                 value_axis(&metric.label(&whose), bars)
             })
             .collect();
@@ -485,7 +516,7 @@ impl Layout<'_> {
 fn value_axis(label: &str, bars: &[Vec<Option<Bar>>]) -> Axis {
     let (mut lowest, mut highest) = (0.0_f64, 0.0_f64);
     for bar in bars.iter().flatten().flatten() {
-        let (low, high) = bar.interval.unwrap_or((bar.value, bar.value));
+        let (low, high) = bar.possible.unwrap_or((bar.value, bar.value));
         let top = high.min(bar.value * 2.0);
         highest = bar.references.lines().map(|(value, _)| value).fold(highest.max(top), f64::max);
         // Harm is negative if a group gains.
@@ -513,7 +544,7 @@ fn draw_bars(canvas: &mut Canvas, frame: &Frame, bars: &[Vec<Option<Bar>>], slot
                 canvas.line((x - beyond, y), (x + wide + beyond, y), Stroke::new("#ffffff", 2.2));
                 canvas.line((x - beyond, y), (x + wide + beyond, y), stroke);
             }
-            if let Some(ends) = bar.interval {
+            if let Some(ends) = bar.possible {
                 let line = ((wide * 0.25).min(2.5), Stroke::new(INK, 0.7));
                 frame.interval(canvas, (Direction::Y, middle), ends, line);
             }
@@ -527,7 +558,8 @@ mod tests {
 
     fn bar(value: f64, interval: Option<(f64, f64)>) -> Option<Bar> {
         let subject = Subject { scope: Scope::Group, name: "late".to_owned() };
-        Some(Bar { subject, value, interval, trials: 3, references: References::default() })
+        let (possible, references) = (interval, References::default());
+        Some(Bar { subject, value, interval, possible, trials: 3, references })
     }
 
     #[test]

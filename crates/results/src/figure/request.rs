@@ -27,6 +27,8 @@ pub enum Kind {
     Strips,
     /// A metric over two factors of the matrix, one panel per combination of the others.
     Heatmap,
+    /// A metric over one factor of the matrix, one line per level of another.
+    Lines,
     /// Internal state of a congestion control below its cwnd.
     #[value(name = "cc_state", alias = "cc-state")]
     CcState,
@@ -37,7 +39,7 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Phases,
         Self::Series,
         Self::OperatingPoint,
@@ -45,6 +47,7 @@ impl Kind {
         Self::Ecdf,
         Self::Strips,
         Self::Heatmap,
+        Self::Lines,
         Self::CcState,
         Self::TimeSequence,
     ];
@@ -52,9 +55,12 @@ impl Kind {
     /// Returns whether the user can choose the metrics of this kind.
     const fn has_metrics(self) -> bool {
         match self {
-            Self::Phases | Self::Series | Self::Heatmap | Self::CcState | Self::TimeSequence => {
-                true
-            }
+            Self::Phases
+            | Self::Series
+            | Self::Heatmap
+            | Self::Lines
+            | Self::CcState
+            | Self::TimeSequence => true,
             Self::OperatingPoint | Self::Plane | Self::Ecdf | Self::Strips => false,
         }
     }
@@ -69,15 +75,21 @@ impl Kind {
             Self::Ecdf => "ecdf",
             Self::Strips => "strips",
             Self::Heatmap => "heatmap",
+            Self::Lines => "lines",
             Self::CcState => "cc_state",
             Self::TimeSequence => "time_sequence",
         }
     }
 
+    /// Returns whether this kind draws metrics of the summary.
+    pub(super) const fn is_of_summary(self) -> bool {
+        matches!(self, Self::Phases | Self::Heatmap | Self::Lines)
+    }
+
     /// Returns the tables that this kind draws, as text for people.
     pub const fn tables(self) -> &'static str {
         match self {
-            Self::Phases | Self::Heatmap => "the summary",
+            Self::Phases | Self::Heatmap | Self::Lines => "the summary",
             Self::OperatingPoint | Self::Plane | Self::Ecdf | Self::Strips => {
                 "`intervals` and `flow_samples` (polled)"
             }
@@ -119,10 +131,12 @@ pub struct Request {
     pub wheres: Vec<(String, String)>,
     /// Metrics to show; the kind's default if empty.
     pub metrics: Vec<String>,
-    /// Factor on the horizontal axis of a heatmap, if not the default.
+    /// Factor on the horizontal axis of a heatmap or of lines, if not the default.
     pub x: Option<String>,
     /// Factor on the vertical axis of a heatmap, if not the default.
     pub y: Option<String>,
+    /// Factor with a line for each level, if not the default.
+    pub by: Option<String>,
     /// Width, if not the default.
     pub width_mm: Option<f64>,
     /// Height, if not the default.
@@ -135,7 +149,7 @@ impl Request {
     /// Rejects several values for a column, axes or metrics for figures without them, and unknown metrics.
     ///
     /// # Errors
-    /// Two filters of a column differ; `x` or `y` is set, but the kind is not [`Kind::Heatmap`]; or metrics are given, but the kind has
+    /// Two filters of a column differ; `x`, `y` or `by` is set, but the kind does not have it; or metrics are given, but the kind has
     /// fixed ones or no such metric.
     pub(super) fn check(&self) -> Result<()> {
         for (nth, (column, value)) in self.wheres.iter().enumerate() {
@@ -151,23 +165,24 @@ impl Request {
             let with = Self::kinds_with_metrics();
             return Err(FigureError::FixedMetrics { kind: self.kind.name(), with });
         }
-        let of_summary = match self.kind {
-            Kind::Phases | Kind::Heatmap => self.metrics.as_slice(),
-            _ => &[],
-        };
+        let of_summary = if self.kind.is_of_summary() { self.metrics.as_slice() } else { &[] };
         for metric in of_summary {
-            let is_share = self.kind == Kind::Heatmap && metric == THROUGHPUT_SHARE;
+            let is_share = self.kind != Kind::Phases && metric == THROUGHPUT_SHARE;
             if let Some(hint) = missing_metric(metric).filter(|_| !is_share) {
                 return Err(FigureError::UnknownMetric { metric: metric.clone(), hint });
             }
         }
-        let axes = [("--x", &self.x), ("--y", &self.y)];
-        match axes.into_iter().find(|(_, factor)| factor.is_some()) {
-            Some((option, _)) if self.kind != Kind::Heatmap => {
-                Err(FigureError::NotAHeatmap { option })
+        let (heatmap, lines) = (self.kind == Kind::Heatmap, self.kind == Kind::Lines);
+        for (option, factor, kinds, has_option) in [
+            ("--x", &self.x, "heatmaps and lines", heatmap || lines),
+            ("--y", &self.y, "heatmaps", heatmap),
+            ("--by", &self.by, "lines", lines),
+        ] {
+            if factor.is_some() && !has_option {
+                return Err(FigureError::OtherKind { option, kinds });
             }
-            _ => Ok(()),
         }
+        Ok(())
     }
 
     fn kinds_with_metrics() -> String {

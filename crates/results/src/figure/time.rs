@@ -8,6 +8,7 @@ use ccbench_proto::trace::{Cursor, OpportunityCursor, Replay, Trace};
 use super::axes::{Axis, Frame, Key, left_margin, legend, phase_names};
 use super::canvas::{Canvas, FAINT, Shape, Stroke, colour, dash};
 use super::cc_names::CcNames;
+use super::cc_state;
 use super::data::{Selection, flow_styles, group_of};
 use super::error::{FigureError, Result};
 use super::png::points;
@@ -23,6 +24,8 @@ const DETAIL: Detail = Detail { bins: 700, is_exact: false };
 const MAX_VARIABLES: usize = 6;
 /// Marker of retransmissions.
 const MARK: Shape = Shape::Plus;
+/// Line at a change of a link.
+const CHANGE: Stroke = Stroke { dash: "4 1.5 1 1.5", ..Stroke::new(FAINT, 0.7) };
 /// Averaging window for traces of delivery opportunities.
 const OPPORTUNITY_WINDOW_S: f64 = 0.1;
 
@@ -42,6 +45,12 @@ pub(super) fn draw(data: &Selection) -> Result<Vec<Figure>> {
         let ccs = data.cc_names(&[end])?;
         let (svg, width_points) = sheet(data, end, &panels, &ccs);
         figures.push(Figure { stem: data.stem(Some(end)), svg, width_points, csv });
+    }
+    if figures.is_empty()
+        && data.request.kind == Kind::CcState
+        && let Some(error) = cc_state::no_states(data)
+    {
+        return Err(error);
     }
     Ok(figures)
 }
@@ -113,6 +122,9 @@ fn requested_panels(data: &Selection, end: &TrialEnd) -> Result<Vec<Panel>> {
 fn cc_state_panels(data: &Selection, end: &TrialEnd) -> Result<Vec<Panel>> {
     let requested = &data.request.metrics;
     let mut states = series::cc_state_panels(&data.run, end, DETAIL)?;
+    if states.is_empty() {
+        return Ok(vec![]);
+    }
     let variable = |panel: &Panel| panel.title.rsplit(": ").next().unwrap_or_default().to_owned();
     let known: BTreeSet<String> = states.iter().map(variable).collect();
     if let Some(metric) = requested.iter().find(|metric| !known.contains(*metric)) {
@@ -214,6 +226,20 @@ fn time_range(data: &Selection, end: &TrialEnd) -> (f64, f64) {
     phase.map_or_else(|| (0.0, end.length_s().max(1e-6)), PhaseRecord::span_s)
 }
 
+/// Returns when the plan changes the selected links within a time range. Changes that a state of a flow triggers have no planned time.
+fn change_times(data: &Selection, end: &TrialEnd, (from_s, to_s): (f64, f64)) -> Vec<f64> {
+    let Some(plan) = data.plan(end.point_id).filter(|_| data.request.kind == Kind::Series) else {
+        return vec![];
+    };
+    let is_of_link = |key: &String| {
+        let link = key.strip_prefix("links.").and_then(|rest| rest.split('.').next());
+        link.is_some_and(|link| data.accepts("link", link))
+    };
+    let changes = plan.changes.iter().filter(|change| change.set.keys().any(is_of_link));
+    let times = changes.filter_map(|change| Some(change.at?.as_secs_f64()));
+    times.filter(|at_s| from_s < *at_s && *at_s < to_s).collect()
+}
+
 fn table(data: &Selection, end: &TrialEnd, panels: &[Panel]) -> String {
     let mut csv = Table::new(&["panel", "unit", "point_id", "trial", "subject", "t_s", "value"]);
     let (from_s, to_s) = time_range(data, end);
@@ -260,7 +286,12 @@ fn sheet(data: &Selection, end: &TrialEnd, panels: &[Panel], ccs: &CcNames) -> (
     let room = width - left - 8.0;
     let names = subjects(panels);
     let styles = styles(&names, ccs, end.point_id);
-    let top = 3.0 + legend(&mut canvas, &keys(&names, &styles), (left, 3.0), room) + 9.0;
+    let mut keys = keys(&names, &styles);
+    let changes = change_times(data, end, (from_s, to_s));
+    if !changes.is_empty() {
+        keys.push((Key::Line(CHANGE), "change of a link".to_owned()));
+    }
+    let top = 3.0 + legend(&mut canvas, &keys, (left, 3.0), room) + 9.0;
     let frame =
         |y: &Axis| Frame { left, top, width: room, height: 10.0, x: x.clone(), y: y.clone() };
     let below = frame(&axes[0]).x_axis_height() + 2.0;
@@ -280,6 +311,10 @@ fn sheet(data: &Selection, end: &TrialEnd, panels: &[Panel], ccs: &CcNames) -> (
     for (nth, (axis, panel)) in axes.iter().zip(panels).enumerate() {
         let frame = Frame { top: top + nth as f64 * (each + gap), height: each, ..frame(axis) };
         frame.draw_background(&mut canvas, &bands);
+        for at_s in &changes {
+            let x = frame.at_x(*at_s);
+            canvas.line((x, frame.top), (x, frame.top + frame.height), CHANGE);
+        }
         if nth == 0 {
             phase_names(&mut canvas, &frame, &phases);
         }
@@ -287,7 +322,7 @@ fn sheet(data: &Selection, end: &TrialEnd, panels: &[Panel], ccs: &CcNames) -> (
         for curve in &panel.curves {
             let at = names.iter().position(|name| *name == curve.name).unwrap_or(0);
             let line: Vec<(f64, f64)> =
-                curve.t_s.iter().zip(&curve.value).map(|(t, v)| frame.at(*t, *v)).collect();
+                cc_state::points(panel, curve).into_iter().map(|(t, v)| frame.at(t, v)).collect();
             match curve.name == RETRANSMITTED {
                 true => line.iter().for_each(|at| canvas.mark(MARK, *at, 3.5, colour(1))),
                 false => canvas.polyline(&line, styles[at].1),
@@ -303,6 +338,9 @@ fn sheet(data: &Selection, end: &TrialEnd, panels: &[Panel], ccs: &CcNames) -> (
 }
 
 fn y_axis(panel: &Panel, from_s: f64, to_s: f64) -> Axis {
+    if let Some((range, ticks)) = cc_state::ticks(panel) {
+        return Axis::named(&panel.title, range, ticks);
+    }
     let (mut low, mut high) = (0.0_f64, 0.0_f64);
     for curve in &panel.curves {
         for (t, value) in curve.t_s.iter().zip(&curve.value) {
@@ -314,6 +352,7 @@ fn y_axis(panel: &Panel, from_s: f64, to_s: f64) -> Axis {
     // The names of congestion controls' variables end in their unit.
     let variable = panel.title.strip_suffix(&format!("_{}", panel.unit));
     let unit = match panel.unit.as_str() {
+        unit if !cc_state::states(unit).is_empty() => "",
         "us" => "µs",
         "pkts" => "packets",
         other => other,
@@ -410,6 +449,7 @@ mod tests {
         assert_eq!(label("base_us", "us"), "base (µs)");
         assert_eq!(label("target_pkts", "pkts"), "target (packets)");
         assert_eq!(label("alpha", "1"), "alpha");
+        assert_eq!(label("mode", "0 STARTUP 1 DRAIN"), "mode");
         assert_eq!(label(series::SRTT, "ms"), "sRTT (ms)");
     }
 

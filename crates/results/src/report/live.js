@@ -19,6 +19,7 @@
   let updates = 0;
   /** Number of the trial whose curves are kept; 0 if there is none. */
   let number = 0;
+  let attempt = 0;
   /** Panels by title: values by name, chart, whether the chart is old, and whether it lacks a curve. */
   let panels = new Map();
   /** The charts on the page with their panels. While the page is paused, these are the panels of the trial at that time. */
@@ -38,6 +39,7 @@
   const reset = (trial) => {
     panels = new Map();
     number = trial.number;
+    attempt = trial.attempt;
     // The last bin has everything after the planned end.
     const bins = Math.max(1, Math.ceil(trial.length_s / trial.bin_s)) + 1;
     times = Array.from({ length: 2 * bins }, (_, nth) => (nth * trial.bin_s) / 2);
@@ -193,6 +195,7 @@
     if (!latest || paused) return;
     showRun(latest.run);
     if (latest.trial) showTrial(latest.trial, latest.run);
+    else if (latest.run.waits_for_nodes) setText("now", "Waiting until every node answers");
     document.documentElement.dataset.updates = String(updates);
   };
 
@@ -206,7 +209,7 @@
     latest = JSON.parse(event.data);
     updates += 1;
     if (latest.trial) {
-      if (latest.trial.number !== number) reset(latest.trial);
+      if (latest.trial.number !== number || latest.trial.attempt !== attempt) reset(latest.trial);
       merge(latest.trial);
     }
     show();

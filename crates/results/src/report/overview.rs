@@ -52,8 +52,9 @@ const SHOWN: [(Scope, &str, &str); 30] = [
     (Scope::Probe, "rpm", "mean"),
     (Scope::Probe, "foreign_responsiveness", "mean"),
 ];
-const MAIN_METRICS: [(&str, &str); 5] = [
+const MAIN_METRICS: [(&str, &str); 6] = [
     ("throughput_sum", "mean"),
+    ("throughput_per_flow_mean", "mean"),
     ("srtt", "mean"),
     ("srtt", "p95"),
     ("retransmissions", "sum"),

@@ -166,6 +166,12 @@
   };
   const factors = run.factors.map((factor, nth) => ({ title: factor, value: (row) => levels(row.point)[nth] }));
   const phaseColumn = { title: "phase", value: (row) => run.phases.indexOf(row.phase), show: (row) => row.phase };
+  /** Returns the number of flows of a group, which is the ratio of two rows; 0 for rows of other subjects. */
+  const flowsOf = ({ point, phase, scope, subject }) => {
+    const [all, each] = ["throughput_sum", "throughput_per_flow_mean"].map((metric) =>
+      rowAt.get(place(point, phase, scope, subject, metric, "mean"))?.value ?? 0);
+    return each > 0 ? Math.round(all / each) : 0;
+  };
   const summaryTable = (element, caption, scope, main, what, wanted, { lost = [], further = [] } = {}) => {
     const measured = run.rows.filter((r) => r.scope === scope && r.metric === main[0] && r.stat === main[1]);
     const rows = lost.length ? [...measured, ...lost].sort((a, b) => a.point - b.point) : measured;
@@ -173,8 +179,8 @@
     const columns = wanted.filter(has).map(([title, metric, stat, unit, best]) => {
       const cell = (row) => rowAt.get(place(row.point, row.phase, scope, row.subject, metric, stat));
       const value = (row) => cell(row)?.value ?? null;
-      // Do not compare rows of different points: their conditions differ.
-      const conditions = (row) => `${row.point} ${row.phase}`;
+      // Do not compare rows of different points, whose conditions differ, or groups with different numbers of flows.
+      const conditions = (row) => `${row.point} ${row.phase} ${flowsOf(row)}`;
       const compared = new Map(rows.map((row) => [conditions(row), new Set()]));
       rows.filter((row) => value(row) !== null).forEach((row) => compared.get(conditions(row)).add(value(row)));
       const isBest = (row) => {
@@ -194,7 +200,15 @@
     const trials = { title: "trials", value: (row) => row.trials, number: true };
     table(element, caption, [...factors, phaseColumn, { title: what, value: (row) => row.subject }, ...further, ...columns, trials], rows);
   };
-  const lost = run.lost.map(([point, trials]) => ({ point, phase: "-", subject: `all ${plural(trials, "trial")} failed`, trials: 0 }));
+  const statusesAt = new Map(run.lost.map(([point]) => [point, new Set()]));
+  for (const end of run.trials) statusesAt.get(end.point_id)?.add(end.status);
+  const lostHow = (point) => {
+    const statuses = statusesAt.get(point);
+    if (!statuses.has("aborted")) return "failed";
+    return statuses.has("failed") ? "failed or interrupted" : "interrupted";
+  };
+  const lost = run.lost.map(([point, trials]) =>
+    ({ point, phase: "-", subject: `all ${plural(trials, "trial")} ${lostHow(point)}`, trials: 0 }));
   const ccAt = new Map(run.ccs.map(([point, group, cc]) => [`${point} ${group}`, cc]));
   const cc = { title: "cc", value: (row) => ccAt.get(`${row.point} ${row.subject}`) ?? null };
   summaryTable(byId("groups"), "Flow groups", "group", ["throughput_sum", "mean"], "group", [
@@ -413,6 +427,7 @@
   for (const id of ["phase", "scope", "search"]) byId(id).addEventListener("input", listMetrics);
 
   // Load the data.
+  byId("run-name").textContent = run.directory;
   for (const { name, code } of run.snippets) {
     // Make the code focusable, so that the keyboard can scroll it if it is wider than the page.
     const listing = make("pre", code, { tabIndex: 0, role: "group" });

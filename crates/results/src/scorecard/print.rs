@@ -29,7 +29,7 @@ impl Scorecard {
         let cc = self.cc.as_str();
         table.set_header(["§", "criterion", cc, BASELINE, "ratio", "compared", "trials"]);
         let mut section = "";
-        for row in &self.rows {
+        for row in self.shown() {
             if row.criterion.section != section {
                 section = row.criterion.section;
                 let title = [section, row.criterion.title, "", "", "", "", ""];
@@ -56,6 +56,10 @@ impl Scorecard {
         let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
         let mut out = lines.join("\n") + "\n";
         let _ = writeln!(out, "\n{}", wrapped("", &self.tally(), usize::from(width)));
+        if !self.instance.is_empty() {
+            let instance = format!("{}: {}", self.cc, self.instance);
+            let _ = writeln!(out, "{}", wrapped("* ", &instance, usize::from(width)));
+        }
         if let Some(caveat) = self.caveat() {
             let _ = writeln!(out, "{}", wrapped("! ", &caveat, usize::from(width)));
         }
@@ -66,9 +70,14 @@ impl Scorecard {
         out
     }
 
+    /// Returns the rows for readers: without those of scenarios that the plan lacks, because `--set` has selected others.
+    fn shown(&self) -> impl Iterator<Item = &ScorecardRow> {
+        self.rows.iter().filter(|row| row.measure.is_none() || row.points != [None, None])
+    }
+
     /// Returns how many rows were measured, and what the columns mean.
     fn tally(&self) -> String {
-        let measures = || self.rows.iter().filter(|row| row.measure.is_some());
+        let measures = || self.shown().filter(|row| row.measure.is_some());
         let measured = measures().filter(|row| row.tested.is_some()).count();
         let count = |comparison: Comparison| {
             measures().filter(|row| row.comparison == Some(comparison)).count()
@@ -105,7 +114,7 @@ impl Scorecard {
     /// Returns each reason or note once, with the sections of its rows.
     fn reasons(&self) -> Vec<(&str, Vec<&'static str>)> {
         let mut reasons: Vec<(&str, Vec<&'static str>)> = Vec::new();
-        for row in &self.rows {
+        for row in self.shown() {
             let section = row.criterion.section;
             for why in &row.why {
                 match reasons.iter_mut().find(|(known, _)| known == why) {
@@ -121,6 +130,9 @@ impl Scorecard {
     /// Returns the table for documents.
     pub fn markdown(&self) -> String {
         let mut out = format!("# {} beside {BASELINE}: the criteria of RFC 9743\n\n", self.cc);
+        if !self.instance.is_empty() {
+            let _ = writeln!(out, "{}: {}\n", self.cc, self.instance);
+        }
         for note in &self.notes {
             let _ = writeln!(out, "{note}\n");
         }
@@ -130,7 +142,7 @@ impl Scorecard {
              |---|---|---|---|---|---|---|---|---|",
             self.cc
         );
-        for row in &self.rows {
+        for row in self.shown() {
             let criterion = row.criterion;
             let quantity = row.measure.map_or("not measured", |measure| measure.what);
             let why = in_brackets(&row.why.join("; "));

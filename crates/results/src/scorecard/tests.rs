@@ -236,6 +236,18 @@ fn undefined_values_are_counted() {
 }
 
 #[test]
+fn the_instance_under_test_is_described() {
+    let mut cc = Cc { file: Some("mine.bpf.o".to_owned()), ..Cc::new("mine") };
+    cc.params.insert("gain".to_owned(), ccbench_proto::plan::SysctlValue::Number(2));
+    let digests = BTreeMap::from([("mine.bpf.o".to_owned(), "0f".to_owned())]);
+    assert_eq!(describe(&cc, &digests), "gain = 2, mine.bpf.o, SHA-256 0f");
+    assert_eq!(describe(&Cc::new("bbr"), &digests), "");
+    let found = Scorecard { instance: "gain = 2".to_owned(), ..scorecard(vec![], &[]) };
+    assert!(found.text(140).contains("* bbr3: gain = 2\n"), "{}", found.text(140));
+    assert!(found.markdown().contains("\n\nbbr3: gain = 2\n\n"), "{}", found.markdown());
+}
+
+#[test]
 fn other_plans_have_no_scorecard() {
     let of = |name: &str, factors: &[&str]| {
         let factors = factors.iter().map(|factor| (*factor).to_owned()).collect();
@@ -282,7 +294,10 @@ fn printed_with_values_bounds_and_reasons() {
     assert!(text.contains("(≤ 4 packets: yes)") && text.contains(" point=2"), "{text}");
     assert!(text.contains("* 7.10: ccbench has no multipath flows"), "{text}");
     assert!(text.contains("2 of ") && text.contains("bounds: 1 hold, 0 do not"), "{text}");
+    // The plan has no scenario for these.
+    assert!(!text.contains("Wired Paths") && !text.contains("not run"), "{text}");
     let markdown = found.markdown();
+    assert!(!markdown.contains("| 6.3 |"), "{markdown}");
     let line = "| 6.1 | Paths with Tail-Drop Queues | mean queueing delay | 10 ±2.48 ms | 20 ±0 ms | 0.5 ±0.124 | better \
                 |  | [point=3](tables/flow_samples/point=3) [point=1](tables/flow_samples/point=1) |";
     assert!(markdown.contains(line), "{markdown}");

@@ -60,12 +60,20 @@ fn groups(summary: &Summary) -> Vec<Group<'_>> {
 
 fn line(summary: &Summary, group: &Group<'_>) -> String {
     let Group { reason, trials, same_message } = group;
-    let example = match same_message {
+    // The location already names a single trial.
+    let example = match *same_message || trials.len() == 1 {
         true => String::new(),
         false => format!("{}: ", trial_name(summary, trials[0])),
     };
     let (status, code) = (trials[0].status, &reason.code);
-    format!("{status}: {code} [{}]: {example}{}", location(summary, trials), reason.message)
+    let location = location(summary, trials);
+    match status {
+        TrialStatus::Aborted if reason.message == "interrupted" => {
+            format!("interrupted [{location}]")
+        }
+        TrialStatus::Aborted => format!("aborted [{location}]: {example}{}", reason.message),
+        _ => format!("{status}: {code} [{location}]: {example}{}", reason.message),
+    }
 }
 
 /// Describes in a few words which trials are affected.

@@ -46,9 +46,11 @@ pub(crate) fn lost(node: &str, row: &AckCount, findings: &mut Findings) {
     }
     // If rows are written at intervals or on change, the next segment makes up for a missed one.
     if row.missed_segments > 0 && mode.selection() == AckSelection::EveryAck {
+        // Not the rows: merged segments share one, and a receiver writes one in 10 ms.
+        let missed = row.missed_segments;
+        let segments = row.segments.saturating_add(row.coalesced_segments).saturating_add(missed);
         let message = format!(
-            "{whose}: {} missing from `acks`: the kernel counted the segments but ran no BPF program for them",
-            of(row.missed_segments, row.rows)
+            "{whose}: the kernel ran no BPF program for {missed} of {segments} segments, so their rows are missing from `acks`"
         );
         findings.add(Status::Degraded, ReasonCode::AcksLost, node, message);
     }
@@ -129,12 +131,14 @@ mod tests {
             flow_id: "a/0".into(),
             side: Side::Sender.into(),
             mode: mode("every-ack"),
+            segments: 400,
             rows: 9,
+            coalesced_segments: 9,
             missed_segments: 1,
             ..Default::default()
         };
-        let expected = "src: a/0 (snd): 1 of 10 rows is missing from `acks`: the kernel counted the segments but ran no \
-                        BPF program for them";
+        let expected = "src: a/0 (snd): the kernel ran no BPF program for 1 of 410 segments, so their rows are missing \
+                        from `acks`";
         assert_eq!(judged(&missed), [("acks_lost".to_owned(), expected.to_owned())]);
         assert_eq!(judged(&AckCount { mode: mode("10ms"), ..missed.clone() }), []);
         let missed = judged(&AckCount { missed_segments: 0, missed_events: 2, ..missed });

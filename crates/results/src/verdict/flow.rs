@@ -365,8 +365,8 @@ impl FlowState {
             self.delivered().and_then(|p| p.stall).filter(|_| task.plan.rate.is_none())
         {
             let why = format!(
-                "no new byte for {:.2} s from {:.2} s on (limit {:.2} s: {STALLED_S:.0} s or {STALLED_RTTS:.0} srtt, \
-                 plus outages of traced links)",
+                "no new byte for {:.2} s from {:.2} s on (limit {:.2} s: the longer of {STALLED_S:.0} s and \
+                 {STALLED_RTTS:.0} srtt, plus outages of traced links)",
                 stall.length_s, stall.from_s, stall.limit_s
             );
             problems.add(Status::Degraded, ReasonCode::FlowStalled, why);

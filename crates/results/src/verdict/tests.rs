@@ -519,7 +519,9 @@ fn flow_that_starts_late_or_ends_early_degrades() {
 fn unlimited_flow_without_progress_is_stalled() {
     let scenario = Scenario { stalled_ms: (3_000, 4_500), ..Scenario::default() };
     let message = only(&scenario, Status::Degraded, "flow_stalled");
-    assert!(message.contains("no new byte for 1.40 s from 3.00 s on (limit 1.00 s"), "{message}");
+    let expected =
+        "no new byte for 1.40 s from 3.00 s on (limit 1.00 s: the longer of 1 s and 10 srtt,";
+    assert!(message.contains(expected), "{message}");
     fine(&Scenario { srtt_ms: 150, ..scenario.clone() });
     fine(&Scenario { stalled_ms: (3_000, 4_000), ..Scenario::default() });
 }

@@ -48,6 +48,7 @@ fn whole_run_is_intact_and_covered() {
     let found = verify(&run).unwrap();
     assert_eq!((found.trials, &found.damaged, &found.not_covered), (3, &vec![], &vec![]));
     assert_eq!(found.intact, files_below(&run).unwrap().len() - 1, "all but summary.sha256");
+    assert_eq!(found.planned, info().points.len() * info().repeat as usize);
     drop(RunDir::resume(&run, &traced()).unwrap());
     assert_eq!(damaged(&run), [""; 0], "run.json is another one");
 }

@@ -54,7 +54,7 @@ fn late_group_is_marked_and_net_metrics_stay_within_the_phase() {
     assert!((fairness - 240.0 * 240.0 / (3.0 * squares)).abs() < 1e-3, "{fairness}");
     let printed = table::text(&summary, 120);
     assert!(printed.contains("60.00*"), "{printed}");
-    assert!(printed.contains("* point 0, compete, cross: data covers only 50 %"), "{printed}");
+    assert!(printed.contains("* point 0, compete, cross: data covers only 50.0 %"), "{printed}");
     let cause =
         "(in the worst trial, 1; it started late or ended early within the limits of the verdict,";
     assert!(printed.contains(cause), "{printed}");

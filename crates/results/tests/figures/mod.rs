@@ -10,6 +10,7 @@ use super::*;
 mod flent;
 mod groups;
 mod heatmaps;
+mod lines;
 mod openmetrics;
 mod operating;
 mod request;
@@ -22,6 +23,7 @@ pub fn request(kind: Kind, wheres: &[(&str, &str)]) -> Request {
         metrics: vec![],
         x: None,
         y: None,
+        by: None,
         width_mm: None,
         height_mm: None,
         trial_filter: TrialFilter::default(),
@@ -359,7 +361,7 @@ fn rejects_unsupported_filters_and_unknown_values() {
     }
     for (kind, column, known) in [
         (Kind::Strips, "flow_id", "cross/0, under_test/0, under_test/1"),
-        (Kind::Phases, "group", "cross, under_test"),
+        (Kind::Phases, "group", "all, cross, under_test"),
         (Kind::Series, "link", "bottleneck"),
         (Kind::Series, "phase", "alone, compete, warm-up"),
         (Kind::Ecdf, "phase", "alone, compete"),
@@ -429,8 +431,9 @@ fn heatmap_of_three_factors_has_panels() {
     assert!(error.starts_with("--x f9: ") && error.ends_with("f0, f1, f2"), "{error}");
     let error = draw(Kind::CcState, &[], &[]).unwrap_err().to_string();
     assert!(
-        error
-            .ends_with("has data for: phases, series, plane, ecdf, strips, heatmap, time_sequence"),
+        error.ends_with(
+            "has data for: phases, series, plane, ecdf, strips, heatmap, lines, time_sequence"
+        ),
         "{error}"
     );
     let jain = draw(Kind::Heatmap, &[("f0", "low")], &["jain_fairness_of_mean"]).unwrap();
@@ -578,6 +581,8 @@ fn csv_export_contains_all_rows() {
     let error = export::failed_trials(&run, &["probes".to_owned()]).unwrap().unwrap();
     assert!(error.contains("(failed)") && error.matches("trial-").count() == 1, "{error}");
     assert_eq!(export::failed_trials(&run, &["summary_point".to_owned()]).unwrap(), None);
+    let unknown = export::csv(&run, &["flow_sample".to_owned()], &folder).unwrap_err();
+    assert!(unknown.to_string().ends_with("; did you mean `flow_samples`?"), "{unknown}");
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn names_of_metrics_are_checked_before_the_run_is_read() {
         figure::draw(nowhere, &request).unwrap_err()
     };
     for (kind, metric, hint) in [
-        (Kind::Phases, "throughput_share", "only figures of `--kind heatmap` have it"),
+        (Kind::Phases, "throughput_share", "`--kind heatmap` and `--kind lines` have it"),
         (Kind::Phases, "srt", "did you mean `srtt`?"),
         (Kind::Heatmap, "srtt:p96", "the statistics of `srtt` are mean, median, p5"),
     ] {

@@ -25,6 +25,29 @@ fn a_point_whose_trials_all_failed_has_a_line() {
     assert!(!printed.contains("all 2 failed"), "{printed}");
 }
 
+#[test]
+fn an_interrupted_trial_is_not_printed_as_failed() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    let mut writer = begin(&run, 0, 1);
+    fill(&mut writer, 0.0);
+    writer.abandon("interrupted").unwrap();
+    let mut writer = begin(&run, 1, 1);
+    fill(&mut writer, 0.0);
+    writer.commit(&verdict(Status::Ok, &[])).unwrap();
+    run.finish(RunStatus::Interrupted).unwrap();
+    let summary = RunSummary::compute(run.path(), TrialFilter::default()).unwrap();
+    let printed = table::text(&summary, 140);
+    let line = printed.lines().find(|line| line.contains("all 1 interrupted")).unwrap_or(&printed);
+    assert!(line.starts_with(" cubic") && line.ends_with("0/0/0/1"), "{printed}");
+    assert!(printed.contains("trials: ok/degraded/failed/interrupted; "), "{printed}");
+    assert!(
+        printed.contains("\ninterrupted [point 0 scheme=cubic buffer=20, trial 1]\n"),
+        "{printed}"
+    );
+    assert!(!printed.contains("aborted") && !printed.contains("failed:"), "{printed}");
+}
+
 /// Creates 5 by 10 points. The trial of point 0 failed, that of point 1 is ok; point 2 has a failed trial and one without rows.
 pub fn sweep(root: &Path) -> PathBuf {
     let level = |factor: &str, nth: u32| (factor.to_owned(), nth.to_string());

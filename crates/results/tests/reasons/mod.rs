@@ -67,6 +67,13 @@ CPU steal (mean over a trial): 15.0 % in trial 1, 3.0 % in trial 3. The hypervis
 }
 
 #[test]
+fn a_single_trial_is_named_once() {
+    let lost = [("tcp_events_lost", "src: 1 row"), ("tcp_events_lost", "src: 2 rows")];
+    let text = printed(&[(&lost, &[])]);
+    assert!(text.contains("degraded: tcp_events_lost [trial 1 of 1]: src: 1 row\n"), "{text}");
+}
+
+#[test]
 fn separates_reasons_of_different_links() {
     let [one, two] = ["a", "b"].map(|link| format!("link {link}: late"));
     let text = printed(&[(&[("link_late", &one), ("link_late", &two)], &[])]);

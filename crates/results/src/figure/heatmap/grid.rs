@@ -48,10 +48,7 @@ const MAX_COLUMNS: usize = 6;
 impl Layout {
     /// Uses the requested axes. By default, the last two factors that vary are on the axes, in reverse order.
     pub(super) fn of(data: &Selection) -> Result<Self> {
-        let names: Vec<String> =
-            data.factors_of(&data.planned_points()).into_iter().map(str::to_owned).collect();
-        let varying: Vec<Dimension> =
-            names.into_iter().map(|name| Dimension { levels: levels(data, &name), name }).collect();
+        let varying = varying(data);
         if varying.is_empty() {
             return Err(data.no_data(
                 "there is only one point, but the axes of a heatmap are factors that vary",
@@ -120,7 +117,7 @@ fn files(dimensions: &[Dimension], xs: usize, ys: usize) -> Vec<File> {
 }
 
 /// Returns all combinations of levels; the last dimension varies fastest.
-fn combinations(dimensions: &[Dimension]) -> Vec<Panel> {
+pub(super) fn combinations(dimensions: &[Dimension]) -> Vec<Panel> {
     dimensions.iter().fold(vec![vec![]], |all, dimension| {
         let with = |before: Panel| {
             let level = |level: &String| {
@@ -131,6 +128,12 @@ fn combinations(dimensions: &[Dimension]) -> Vec<Panel> {
         };
         all.into_iter().flat_map(with).collect()
     })
+}
+
+/// Returns the factors that vary, with their levels.
+pub(super) fn varying(data: &Selection) -> Vec<Dimension> {
+    let names = data.factors_of(&data.planned_points()).into_iter();
+    names.map(|name| Dimension { name: name.to_owned(), levels: levels(data, name) }).collect()
 }
 
 /// Returns the levels of a factor in the order of points.

@@ -182,7 +182,8 @@ impl<'a> Sheets<'a> {
         let rows = ys as f64;
         let cell = if file.panels.len() > 1 { CELL } else { TALL_CELL };
         let shown = fitting((wide / self.size().0 as f64, cell), scale);
-        let caption = wrapped(&self.caption(points_of, shown, scale), width - 8.0);
+        let style = Style::new(SMALL - 0.3, Anchor::Start);
+        let caption = wrapped(&self.caption(points_of, shown, scale), style, width - 8.0);
         let fixed = if self.subtitle(file).is_empty() { 0.0 } else { LINE + 1.0 };
         let top = 12.0 + fixed + LEGEND;
         let below = frame.x_axis_height() + LINE * caption.len() as f64 + 5.0;
@@ -487,10 +488,9 @@ fn fitting((wide, tall): (f64, f64), scale: &Scale) -> Shown {
 }
 
 /// Breaks a text into lines of at most this width.
-fn wrapped(text: &str, width: f64) -> Vec<String> {
-    let style = Style::new(SMALL - 0.3, Anchor::Start);
+pub(super) fn wrapped(text: &str, style: Style, width: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ') {
+    for word in text.split(' ').filter(|word| !word.is_empty()) {
         match lines.last_mut() {
             Some(line) if text_width(&format!("{line} {word}"), style) <= width => {
                 line.push(' ');

@@ -8,6 +8,7 @@ use crate::display::readable;
 use crate::figure::data::{Selection, comma_separated, group_of};
 use crate::figure::error::{FigureError, Result};
 use crate::figure::phases::titled;
+use crate::figure::request::Kind;
 use crate::model::name_and_stat;
 use crate::summary::statistics::mean_with_interval;
 use crate::summary::{PointRow, Summary};
@@ -145,7 +146,7 @@ fn shares(data: &Selection, summary: &Summary) -> Result<Values> {
 }
 
 /// Returns the rows of the requested metric, one per point: from the selected phase or the one with most flows, and of the selected group,
-/// or of all flows together if there is such a row.
+/// or of all flows together if there is such a row. The default metric of heatmaps is that of the group under test.
 fn rows(data: &Selection, summary: &Summary) -> Result<Vec<PointRow>> {
     let requested = data.request.metrics.first().map_or("throughput_sum", String::as_str);
     let (name, stat) = name_and_stat(requested);
@@ -199,8 +200,11 @@ fn rows(data: &Selection, summary: &Summary) -> Result<Vec<PointRow>> {
             let of_group = |row: &&&PointRow| {
                 row.scope == Scope::Group && Some(&row.subject) == group.as_ref()
             };
-            let of_group = of_metric.iter().find(of_group);
-            of_group.or_else(|| of_metric.iter().min_by_key(|row| subject(row)))
+            // As in `[[expect]]`, a metric without a subject is that of all flows.
+            let is_default = data.request.kind == Kind::Heatmap && data.request.metrics.is_empty();
+            let of_all = of_metric.iter().find(|row| row.scope == Scope::Net && !is_default);
+            let of_all_or_group = of_all.or_else(|| of_metric.iter().find(of_group));
+            of_all_or_group.or_else(|| of_metric.iter().min_by_key(|row| subject(row)))
         }
     };
     let Some(chosen) = chosen else { return Ok(vec![]) };
@@ -218,6 +222,7 @@ fn of_wanted(data: &Selection, row: &PointRow) -> bool {
         data.wanted(column).is_none_or(|name| row.scope == scope && row.subject == name)
     };
     let of_group = data.wanted("group").is_none_or(|group| match row.scope {
+        Scope::Net => data.wants_all_flows(),
         Scope::Group => row.subject == group,
         Scope::Flow => data.wanted("flow_id").is_some() && group_of(&row.subject) == group,
         _ => false,
