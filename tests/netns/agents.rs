@@ -146,7 +146,7 @@ fn runs_on_remote_agents_with_mutual_tls() {
     assert_eq!(reader.status.code(), Some(0), "{}", text(&reader));
     let refused = bench.run(&["run", &plan, "--pki", "pki/reader", "--out", "refused"]);
     assert_eq!(refused.status.code(), Some(3), "without the scope: {}", text(&refused));
-    let command = "ccbench pki controller DIR reader --scope read,run";
+    let command = "ccbench pki controller DIR reader-2 --scope run";
     assert!(text(&refused).contains(command), "{}", text(&refused));
     assert!(!bench.path("refused").exists(), "agents that refuse a run leave no results");
 
@@ -175,7 +175,7 @@ fn runs_on_fronts_and_workers_with_mutual_tls() {
     assert_eq!(reader.status.code(), Some(0), "{}", text(&reader));
     let refused = bench.run(&["run", &plan, "--pki", "pki/reader", "--out", "refused"]);
     assert_eq!(refused.status.code(), Some(3), "without the scope: {}", text(&refused));
-    let command = "ccbench pki controller DIR reader --scope read,run";
+    let command = "ccbench pki controller DIR reader-2 --scope run";
     assert!(text(&refused).contains(command), "{}", text(&refused));
 
     let output = bench.run(&["run", &plan, "--pki", "pki"]);

@@ -25,6 +25,20 @@ fn instances(phase: &str) -> String {
 }
 
 #[test]
+fn a_congestion_control_that_the_kernel_lacks_is_refused_before_there_are_results() {
+    let _beside = beside_others();
+    let bench = Bench::new();
+    let plan = plan("unknown", "1s", 1).replace("cc = \"cubic\"", "cc = \"renno\"");
+    let plan = bench.write("plan.toml", &plan);
+    let ran = bench.run(&["run", &plan.to_string_lossy()]);
+    let printed = text(&ran);
+    assert_eq!(ran.status.code(), Some(2), "{printed}");
+    assert_eq!(printed.matches("no congestion control `renno`").count(), 1, "{printed}");
+    assert!(printed.contains("node src cannot do"), "{printed}");
+    assert!(bench.all_results().is_empty(), "{printed}");
+}
+
+#[test]
 fn two_instances_of_one_algorithm_run_and_report_state() {
     let _alone = alone();
     let (bench, ran, cpu) = watched_run(&instances("2s"), &[]);

@@ -64,7 +64,8 @@ impl Identity {
         if self.scopes.has(scope) {
             return Ok(());
         }
-        Err(Box::new(MissingScope { what: what(), scope, identity: self.clone() }))
+        let advised = self.scopes.with(scope);
+        Err(Box::new(MissingScope { what: what(), scope, identity: self.clone(), advised }))
     }
 }
 
@@ -86,11 +87,13 @@ pub struct MissingScope {
     pub scope: Scope,
     /// The client.
     pub identity: Identity,
+    /// The scopes of a certificate that would be enough.
+    pub advised: Scopes,
 }
 
 impl fmt::Display for MissingScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { what, scope, identity } = self;
+        let Self { what, scope, identity, advised } = self;
         if identity.withheld.has(*scope) {
             return write!(
                 f,
@@ -102,10 +105,10 @@ impl fmt::Display for MissingScope {
         let has = if has.is_empty() { "none" } else { &has };
         write!(
             f,
-            "{what} needs the scope `{scope}`, but the certificate of {identity} has {has}; issue one that has it: `ccbench pki \
-             controller DIR {} --scope {}`",
+            "{what} needs the scope `{scope}`, but the certificate of {identity} has {has}; issue one that has it, with another \
+             name: `ccbench pki controller DIR {}-2 --scope {}`",
             identity.name,
-            identity.scopes.with(*scope)
+            advised.minimal()
         )
     }
 }
@@ -224,8 +227,8 @@ mod tests {
         let missing = alice(&[Scope::Run]).check(Scope::Bpf, || "[cc.mine]".into()).unwrap_err();
         assert_eq!(
             missing.to_string(),
-            "[cc.mine] needs the scope `bpf`, but the certificate of alice (serial 4a) has run; issue one that has it: \
-             `ccbench pki controller DIR alice --scope run,bpf`"
+            "[cc.mine] needs the scope `bpf`, but the certificate of alice (serial 4a) has run; issue one that has it, \
+             with another name: `ccbench pki controller DIR alice-2 --scope run,bpf`"
         );
         let missing = alice(&[]).check(Scope::Read, || "x".into()).unwrap_err().to_string();
         assert!(missing.contains("has none;"), "{missing}");

@@ -1,6 +1,7 @@
 //! The command line. Nothing here is checked against the machine.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,6 +10,7 @@ use std::str::FromStr;
 use ccbench_proto::cc::supplied::is_digest;
 use ccbench_proto::scope::Scope;
 use ccbench_proto::units::Bytes;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 use nix::unistd::User;
 
@@ -23,6 +25,17 @@ pub struct Cli {
     /// Sub-commands.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// Returns the advice for an argument of `link` that looks like its COMMAND. `words` is the whole command line.
+pub fn command_hint(error: &clap::Error, words: &[OsString]) -> Option<&'static str> {
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let is_link = words.get(1).is_some_and(|word| word.as_os_str() == "link");
+    let is_word = error.kind() == ErrorKind::UnknownArgument && !argument.starts_with('-');
+    (is_link && is_word)
+        .then_some("write `--` before the COMMAND: ccbench link [OPTIONS] -- COMMAND")
 }
 
 /// Sub-commands.
@@ -352,6 +365,18 @@ mod tests {
     use ccbench_tests::snippets;
 
     use super::*;
+
+    #[test]
+    fn a_command_of_a_link_without_dashes_has_a_hint() {
+        let hint = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            command_hint(&Cli::try_parse_from(&words).unwrap_err(), &words)
+        };
+        let missing = hint("ccbench-agent link --rate 10mbit true");
+        assert!(missing.is_some_and(|hint| hint.contains("-- COMMAND")), "{missing:?}");
+        assert_eq!(hint("ccbench-agent link --rat 10mbit"), None);
+        assert_eq!(hint("ccbench-agent clean true"), None);
+    }
 
     #[test]
     fn an_address_says_its_kind() {

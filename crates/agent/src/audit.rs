@@ -447,7 +447,8 @@ impl Entry {
     fn line(&self, calls: u64, lost: u64) -> String {
         let time = jiff::Timestamp::from_nanosecond(i128::from(self.realtime_ns));
         let line = Line {
-            time: time.map(|time| time.to_string()).unwrap_or_default(),
+            // Always nine digits, so that the texts sort by time.
+            time: time.map(|time| format!("{time:.9}")).unwrap_or_default(),
             what: &self.what,
             calls: (calls > 1).then_some(calls),
             lost: (lost > 0).then_some(lost),

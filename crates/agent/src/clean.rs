@@ -73,6 +73,13 @@ fn is_state_dir(name: &OsStr) -> bool {
 }
 
 impl Cleaned {
+    /// Returns whether there was nothing to undo and no state directory of a dead agent.
+    pub fn is_nothing(&self) -> bool {
+        let Outcome { undone, failed, dropped } = &self.outcome;
+        let is_undone = [undone, failed, dropped].iter().any(|steps| !steps.is_empty());
+        !is_undone && self.removed.is_empty() && self.kept.is_empty()
+    }
+
     fn remove(&mut self, dir: PathBuf, lock: File) {
         match remove_if_empty(&dir, lock) {
             Ok(files) if files.is_empty() => self.removed.push(dir),
@@ -104,7 +111,9 @@ mod tests {
         let other = [make("other", &[]), make("agent-of-a-testbed", &[])];
         let held = lock(&live).unwrap();
         let mut cleaned = Cleaned::default();
+        assert!(cleaned.is_nothing());
         clean_state_dirs(root.path(), &mut cleaned).unwrap();
+        assert!(!cleaned.is_nothing());
         assert_eq!(cleaned.removed, [own]);
         let files = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let kept: [(PathBuf, Vec<String>); 2] =

@@ -118,7 +118,7 @@ pub enum AgentError {
     #[error(transparent)]
     Sysctl(#[from] SysctlError),
     /// The kernel has no such congestion control.
-    #[error("flow {group}: this kernel has no congestion control `{cc}` {source}")]
+    #[error("flow {group}: this kernel has no congestion control `{cc}`{source}")]
     CongestionControl {
         /// The flow group.
         group: String,

@@ -24,6 +24,7 @@ use crate::probe::ping::LINGER_NS;
 use crate::session::{Action, Command, NodeSession};
 use crate::sockets::allowed::AllowedModules;
 use crate::sockets::supplied::AllowedDigests;
+use crate::sockets::verify;
 use crate::testbed::identity::boot_id;
 use crate::undo::{Outcome, Undo};
 
@@ -127,7 +128,7 @@ impl Handle {
         wait.await.map_err(|_| AgentError::Stopping)?
     }
 
-    /// Checks whether the node would refuse a trial, without changing anything.
+    /// Checks whether the node would refuse a trial, without changing anything; the kernel may load the module of a congestion control.
     ///
     /// # Errors
     /// The reason for which it would refuse.
@@ -339,9 +340,9 @@ impl Executor {
         self.check_clean().await?;
         self.session.clone().on(prepare::command(request, controller))?;
         self.check_boot(&task, controller)?;
-        prepare::check(&task, &mut PrepareContext::of(&mut self.deps, request, controller))
-            .await
-            .map(drop)
+        let mut context = PrepareContext::of(&mut self.deps, request, controller);
+        prepare::check(&task, &mut context).await?;
+        prepare::check_sent_ccs(&task, &request.node, verify::check_exists).await
     }
 
     async fn prepare(

@@ -88,7 +88,8 @@ pub enum JoinError {
     },
     /// The connection failed.
     #[error(
-        "{controller}: {source}; does `ccbench pki serve` listen there? After many refused requests it closes connections for a minute"
+        "{controller}: {source}; does `ccbench pki serve` listen there? It ends when no token is left, and after many refused requests it \
+         closes connections for a minute"
     )]
     Connection {
         /// The service.
@@ -167,6 +168,7 @@ pub fn main(args: &Args) -> Result<(), JoinError> {
     if let Some(exists) = files.iter().find(|file| file.exists()) {
         return Err(JoinError::Exists(exists.clone()));
     }
+    let is_new = !dir.exists();
     std::fs::create_dir_all(dir).map_err(failed("make", dir))?;
     let key = KeyPair::generate()?;
     let [key_file, ..] = &files;
@@ -195,6 +197,10 @@ pub fn main(args: &Args) -> Result<(), JoinError> {
             for file in &files {
                 // Files that were not written do not exist.
                 let _ = std::fs::remove_file(file);
+            }
+            if is_new {
+                // The first error is the one to report.
+                let _ = std::fs::remove_dir(dir);
             }
             Err(error)
         }
@@ -396,6 +402,21 @@ mod tests {
             let error = check(&wrong, &token, &key).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }
+    }
+
+    #[test]
+    fn a_node_without_an_answer_keeps_no_directory_that_it_made() {
+        let root = tempfile::tempdir().unwrap();
+        let join = |dir: PathBuf| {
+            let token = JoinToken::new(authority().der(), [1; 16]);
+            // Nothing listens there.
+            let controller = "127.0.0.1:1".to_owned();
+            main(&Args { controller, token, dir, user: None }).unwrap_err().to_string()
+        };
+        let error = join(root.path().join("new"));
+        assert!(error.contains("It ends when no token is left"), "{error}");
+        join(root.path().to_owned());
+        assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
     }
 
     #[test]

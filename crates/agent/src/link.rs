@@ -11,6 +11,7 @@ mod bridge;
 mod control;
 mod egress;
 mod error;
+mod flag_message;
 mod no_effect;
 mod output;
 mod report;
@@ -71,6 +72,9 @@ fn run(args: &Args) -> Result<u8, LinkError> {
     }
     if args.interval.get() == 0 {
         return Err(LinkError::ZeroInterval);
+    }
+    if args.length.is_some_and(|length| length.get() == 0) {
+        return Err(LinkError::ZeroLength);
     }
     let spec = spec::build(args, trace_file::read)?;
     let output = Output::open(args)?;

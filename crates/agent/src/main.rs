@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::ExitCode;
 
-use ccbench_agent::args::{CleanArgs, Cli, Command, ServeArgs, UndoArgs};
+use ccbench_agent::args::{CleanArgs, Cli, Command, ServeArgs, UndoArgs, command_hint};
 use ccbench_agent::audit::Audit;
 use ccbench_agent::error::{AgentError, with_causes};
 use ccbench_agent::join::JoinError;
@@ -25,13 +25,25 @@ fn main() -> ExitCode {
     if std::process::id() == 1 {
         ccbench_agent::guest::main();
     }
-    match run(&Cli::parse().command) {
+    match run(&parse().command) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             console::message(format_args!("ccbench-agent: {}", with_causes(&error)));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Reads the command line. An error ends the process.
+fn parse() -> Cli {
+    let words: Vec<_> = std::env::args_os().collect();
+    Cli::try_parse_from(&words).unwrap_or_else(|error| {
+        let _ = error.print();
+        if let Some(hint) = command_hint(&error, &words) {
+            console::message(format_args!("ccbench link: {hint}"));
+        }
+        std::process::exit(error.exit_code())
+    })
 }
 
 /// Why a subcommand failed. `generate`, `link`, `cc` and `link-guard` report their errors themselves.
@@ -205,7 +217,14 @@ fn run_clean(args: &CleanArgs) -> Result<u8, CleanError> {
     }
     drop(out);
     let mut cleaned = clean::clean(root)?;
+    let is_swept = !swept.removed.is_empty() || !swept.emptied.is_empty();
     cleaned.outcome.failed.extend(swept.failed);
+    if !is_swept && cleaned.is_nothing() {
+        console::print(&format!(
+            "nothing to undo under {}; for agents with --state-dir: `ccbench-agent undo --state-dir DIR`\n",
+            root.display()
+        ));
+    }
     let code = print_outcome(&cleaned.outcome)?;
     print_state_dirs(&cleaned)?;
     Ok(code)

@@ -102,6 +102,11 @@ impl Trust {
             return Ok(None);
         };
         let (cert, key, ca) = (cert.clone(), key.clone(), ca.clone());
+        if args.tls_crl.is_none() {
+            tracing::warn!(
+                "revocations are not checked; --tls-crl names the list of revoked certificates"
+            );
+        }
         let files = Files { cert, key, ca, crl: args.tls_crl.clone() };
         let file_versions = files.file_versions();
         let current = RwLock::new(files.load(files.own()?, 1, file_versions)?);
@@ -167,7 +172,11 @@ impl Trust {
                 *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = loaded;
                 self.0.loads.send_replace(());
                 match kept {
-                    None => tracing::info!("read the certificates again"),
+                    None => {
+                        let Files { ca, cert, .. } = &self.0.files;
+                        let (ca, cert) = (ca.display(), cert.display());
+                        tracing::info!(%ca, %cert, "read the certificates again");
+                    }
                     Some(error) => tracing::error!(
                         %error,
                         "this node's previous certificate stays in force; authority and revocations are the new ones"

@@ -82,7 +82,7 @@ async fn a_refusal_names_scope_identity_and_command() {
     let channel = agent.connect(Some(client)).await.unwrap();
     let refused = status_of(channel.clone(), "Prepare").await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);
-    let command = "`ccbench pki controller DIR client2 --scope read,run`";
+    let command = "`ccbench pki controller DIR client2-2 --scope run`";
     for part in ["the RPC Prepare needs the scope `run`", "client2 (serial 02)", command] {
         assert!(refused.message().contains(part), "no `{part}`: {}", refused.message());
     }

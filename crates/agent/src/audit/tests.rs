@@ -47,6 +47,9 @@ fn calls_changes_and_refusals_are_lines() {
     assert_eq!(lines[3]["message"], "it lacks a scope");
     assert_eq!(lines[3]["scope"], "run");
     assert!(of("time").iter().all(|time| time.ends_with('Z')), "{lines:?}");
+    let unlogged = Unlogged { identity: String::new(), serial: String::new(), calls: 1 };
+    let entry = Entry::of_unlogged(unlogged, 1_500_000_000_120_000_000);
+    assert!(entry.line(1, 0).contains("\"2017-07-14T02:40:00.120000000Z\""), "nine digits");
     assert!(lines.iter().all(|line| line.get("lost").is_none()), "{lines:?}");
 }
 

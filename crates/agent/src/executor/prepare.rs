@@ -33,7 +33,7 @@ use crate::probe::serve;
 use crate::session::{Command, Holder};
 use crate::sockets::allowed::AllowedModules;
 use crate::sockets::error::NotAvailable;
-use crate::sockets::names::TrialId;
+use crate::sockets::names::{self, TrialId};
 use crate::sockets::node::Node;
 use crate::sockets::supplied::Supplied;
 use crate::sockets::{before_handshake, ecn, load, verify};
@@ -310,6 +310,32 @@ async fn check_kernel_ccs(
     .await
 }
 
+/// Checks the congestion controls with which this node sends, before the trial. The receiving end needs them too, but one node's
+/// refusal names the problem. Says nothing about a node whose kernel the plan names: its Prepare checks them.
+///
+/// # Errors
+/// The first one that the kernel does not have.
+pub async fn check_sent_ccs(
+    task: &NodeTask,
+    node: &str,
+    check: fn(&str) -> Result<(), NotAvailable>,
+) -> Result<(), AgentError> {
+    if task.kernel_release.is_some() {
+        return Ok(());
+    }
+    let sent = |flows: &[FlowTask]| -> Vec<FlowTask> {
+        flows.iter().filter(|flow| names::sender(flow) == node).cloned().collect()
+    };
+    let sends = NodeTask {
+        clients: sent(&task.clients),
+        servers: sent(&task.servers),
+        served: task.served.clone(),
+        cc: task.cc.clone(),
+        ..NodeTask::default()
+    };
+    check_kernel_ccs(&sends, check).await
+}
+
 fn set_sysctls(
     task: &NodeTask,
     context: &mut PrepareContext<'_>,
@@ -522,5 +548,23 @@ mod tests {
         let error = check_kernel_ccs(&task, on_thread).await.unwrap_err().to_string();
         let expected = "flow a: this kernel has no congestion control `cubic` (blocking)";
         assert!(error.starts_with(expected), "{error}");
+    }
+
+    #[tokio::test]
+    async fn the_sending_node_refuses_an_unknown_congestion_control() {
+        let unknown = |_: &str| -> Result<(), NotAvailable> {
+            let source = std::io::Error::from(std::io::ErrorKind::NotFound);
+            Err(NotAvailable { source, available: "reno".to_owned(), hint: String::new() })
+        };
+        let flows = vec![flow("a", "src", "nosuch")];
+        let sends = NodeTask { clients: flows.clone(), ..NodeTask::default() };
+        let error = check_sent_ccs(&sends, "src", unknown).await.unwrap_err().to_string();
+        let expected = "flow a: this kernel has no congestion control `nosuch`; it has: reno";
+        assert_eq!(error, expected);
+        let receives = NodeTask { servers: flows, ..NodeTask::default() };
+        check_sent_ccs(&receives, "dst", unknown).await.unwrap();
+        let kernel_release = Some("6.99.0-none".to_owned());
+        let reboots = NodeTask { kernel_release, ..sends };
+        check_sent_ccs(&reboots, "src", unknown).await.unwrap();
     }
 }

@@ -19,8 +19,30 @@ type Devices = BTreeMap<(&'static str, String), String>;
 /// Refuses a trial that needs a scope that the client does not have.
 ///
 /// # Errors
-/// A scope is missing (the first one is named), or an interface cannot be read.
+/// A scope is missing (the first one is named, and the advice has all), or an interface cannot be read.
 pub fn check(
+    task: &NodeTask,
+    node: &str,
+    devices: &Devices,
+    interfaces: &dyn Interfaces,
+    client: &Identity,
+) -> Result<(), AgentError> {
+    let of = |client: &Identity| check_first(task, node, devices, interfaces, client);
+    let mut missing = match of(client) {
+        Err(AgentError::MissingScope(missing)) => missing,
+        checked => return checked,
+    };
+    let mut able = client.clone();
+    able.scopes = missing.advised;
+    while let Err(AgentError::MissingScope(next)) = of(&able) {
+        able.scopes = next.advised;
+    }
+    missing.advised = able.scopes;
+    Err(missing.into())
+}
+
+/// Refuses a trial because of the first scope that the client does not have.
+fn check_first(
     task: &NodeTask,
     node: &str,
     devices: &Devices,

@@ -69,7 +69,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = "14B", help_heading = "Both directions")]
     pub overhead: Bytes,
     /// Seed of all random processes
-    #[arg(long, value_name = "NUMBER", default_value_t = 1, help_heading = "Both directions")]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = seed, allow_hyphen_values = true, help_heading = "Both directions")]
     pub seed: u64,
     /// Keep the CPUs from halting, for precise timers on virtual machines: one idle-priority thread each
     #[arg(long, help_heading = "Both directions")]
@@ -120,10 +120,12 @@ macro_rules! direction {
         pub struct $name {
             /// Its rate
             #[arg(id = concat!($prefix, "rate"), long = concat!($prefix, "rate"), value_name = "RATE",
+                allow_hyphen_values = true,
                 help = "Rate (100mbit); `none` or 0mbit: unshaped")]
             pub rate: Option<RateOrNone>,
             /// Its delay
             #[arg(id = concat!($prefix, "delay"), long = concat!($prefix, "delay"), value_name = "TIME",
+                allow_hyphen_values = true,
                 help = "One-way delay (10ms)")]
             pub delay: Option<Micros>,
             /// Its queue's limit
@@ -240,6 +242,15 @@ impl From<Up> for Down {
             tbf: up.tbf,
         }
     }
+}
+
+/// The error of a `--seed` that is not a number.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("write a whole number from 0 to {}", u64::MAX)]
+pub struct SeedError;
+
+fn seed(text: &str) -> Result<u64, SeedError> {
+    text.parse().map_err(|_| SeedError)
 }
 
 fn burst_loss(text: &str) -> Result<BurstLoss, TableError> {

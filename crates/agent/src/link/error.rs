@@ -20,6 +20,11 @@ pub enum LinkError {
     /// `--interval` is zero.
     #[error("--interval must be more than zero, like 1s")]
     ZeroInterval,
+    /// `--for` is zero.
+    #[error(
+        "--for must be more than zero, like 10s; without it, the link runs until an interrupt or its COMMAND ends"
+    )]
+    ZeroLength,
     /// `--left` and `--right` name the same interface.
     #[error("--left and --right are both {name}: a link joins two interfaces")]
     SameInterface {
@@ -206,6 +211,7 @@ impl LinkError {
         match self {
             Self::Form(_)
             | Self::ZeroInterval
+            | Self::ZeroLength
             | Self::SameInterface { .. }
             | Self::Plan { .. }
             | Self::Flag { .. }

@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use ccbench_proto::plan::check::{
-    self, PlanProblem, Severity, TraceFacts, TraceFiles, UnreadableTrace,
-};
+use ccbench_proto::plan::check::{self, TraceFacts, TraceFiles, UnreadableTrace};
 use ccbench_proto::plan::{
     Backend, Flow, Link, Node, OnEnd, Phase, Plan, Queue, Reorder, TraceStart, TraceUse,
 };
@@ -18,6 +16,7 @@ use ccbench_proto::units::{Limit, Micros, Packets, Ppm, Rate};
 
 use super::args::{Args, Down, RateOrNone, Start};
 use super::error::LinkError;
+use super::flag_message::{flag_message, is_of_queue, refused};
 use super::trace_file::TraceFileError;
 use super::{no_effect, text};
 
@@ -321,63 +320,6 @@ fn absolute(limit: Limit, in_bytes: bool, one: &Down, rtt: Micros) -> Option<Lim
     resolve_queue(Some(&queue), Some(rate), rtt).fifo_limit().map(|(limit, _)| limit)
 }
 
-/// Whether a problem concerns a queue that a flag sets.
-fn is_of_queue(problem: &PlanProblem, args: &Args) -> bool {
-    let requested = args.down.queue.is_some() || args.up.queue.is_some();
-    requested && problem.path.starts_with("links.") && problem.path.contains(".queue")
-}
-
-fn refused(problems: &[PlanProblem], args: &Args) -> LinkError {
-    let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
-    let mut errors: Vec<&PlanProblem> = errors.collect();
-    errors.sort_by(|a, b| a.path.cmp(&b.path));
-    let errors = errors.into_iter();
-    let mut problems: Vec<String> = errors.map(|error| flag_message(error, args)).collect();
-    problems.dedup();
-    LinkError::Plan { problems }
-}
-
-/// Formats a problem of the plan with its flag in place of its key: `links.up.delay` is `--up-delay`.
-fn flag_message(problem: &PlanProblem, args: &Args) -> String {
-    let path = problem.path.replace(['"', '\''], "");
-    let mut parts = path.split('.').skip(1);
-    let flag = match parts.next() {
-        Some(DOWN) => "--",
-        Some(UP) => "--up-",
-        _ => return problem.to_string(),
-    };
-    let (name, rest) = match parts.next() {
-        Some("queue") => ("aqm", parts.next().filter(|key| *key != "limit")),
-        Some("trace") => match parts.next() {
-            Some("on_end") => ("on-end", None),
-            Some("floor") => ("floor", None),
-            _ => ("trace", None),
-        },
-        Some("burst_loss") => ("burst-loss", parts.next()),
-        Some("ecn_rewrite") => ("ecn-rewrite", parts.next()),
-        Some("ack_filter") => ("ack-filter", None),
-        Some("ack_aggregation") => ("ack-aggregation", parts.next()),
-        Some(key @ ("policer" | "slot" | "tbf")) => (key, parts.next()),
-        Some("packet_log") => ("packet-log-limit", None),
-        Some("gso") => ("no-gso", None),
-        Some(key @ ("reorder" | "jitter")) => (key, parts.next().filter(|key| *key != "share")),
-        Some(key) => (key, None),
-        None => ("rate", None),
-    };
-    let name = if name == "aqm" && rest.is_none() { "queue" } else { name };
-    let flag = if matches!(name, "overhead" | "packet-log-limit" | "no-gso" | "backend") {
-        "--"
-    } else {
-        flag
-    };
-    // The kind of a queue has no key on the command line.
-    let rest = rest.filter(|key| *key != "kind").map_or(String::new(), |key| format!(" {key}"));
-    // Only a link at one interface can use qdiscs.
-    let backend = if args.dev.is_some() { "write --backend kernel" } else { "use --dev" };
-    let reason = problem.reason.replace("write `backend = \"kernel\"`", backend);
-    format!("{flag}{name}:{rest} {reason}")
-}
-
 #[cfg(test)]
 mod tests {
     use ccbench_proto::plan::{Ecn, FifoUnit};
@@ -562,12 +504,30 @@ mod tests {
             ("--ecn-rewrite ect1=ce", "--ecn-rewrite: ect1 would create marks"),
             ("--loss 200%", "'--loss <SHARE>'"),
             ("--reorder 1%", "--reorder: has nothing to overtake"),
+            ("--dev a --backend kernel --rate 1mbit --no-gso", "leave out --backend or this flag"),
+            ("--rate -5mbit", "invalid value '-5mbit' for '--rate <RATE>'"),
+            ("--delay -5ms", "invalid value '-5ms' for '--delay <TIME>'"),
+            ("--seed -1", "invalid value '-1' for '--seed <NUMBER>': write a whole number"),
+            ("--seed abc", "write a whole number"),
+            ("--delay 10ms --jitter 2ms,hold", "`hold` needs a value: write `hold=…`"),
             ("--left a", "--right"),
             ("--left a --right b --dev c", "cannot be used with"),
         ] {
             let error = spec_of(typed).unwrap_err().to_string();
             assert!(error.contains(wanted), "{typed}: {error}");
         }
+    }
+
+    #[test]
+    fn default_queues_are_not_reported() {
+        let error = spec_of("--rate 10mbit --delay 10h").unwrap_err().to_string();
+        assert!(error.contains("--delay:") && !error.contains("--queue"), "{error}");
+        let spec = spec_of("--trace steps --delay 20ms --up-queue 40p").unwrap();
+        assert!(
+            !spec.warnings.iter().any(|text| text.starts_with("--queue")),
+            "{:?}",
+            spec.warnings
+        );
     }
 
     proptest! {

@@ -21,6 +21,9 @@ pub enum TableError {
     /// A required key is missing.
     #[error("`{0}` is missing; add `,{0}={example}`", example = example(.0))]
     Missing(String),
+    /// A key without a value is `true`, which the key does not accept.
+    #[error("`{0}` needs a value: write `{0}=…`")]
+    NoValue(String),
     /// A key or value that the plan's type does not accept.
     #[error("{0}")]
     Value(serde_json::Error),
@@ -110,8 +113,16 @@ pub(crate) fn build<T: DeserializeOwned>(
         }
     }
     let error = reported.unwrap_or_else(|| serde::de::Error::custom("no value"));
-    // serde_json reports the missing field only in the message.
+    // serde_json reports the missing field only in the message, and not the key of a wrong type.
     let text = error.to_string();
+    let mut without = fields.iter().filter(|(_, value)| value.is_none());
+    let is_written = fields.iter().any(|(_, value)| value.as_deref() == Some("true"));
+    if text.starts_with("invalid type: boolean `true`")
+        && !is_written
+        && let (Some((key, _)), None) = (without.next(), without.next())
+    {
+        return Err(TableError::NoValue(key.clone()));
+    }
     let missing = text.strip_prefix("missing field `").and_then(|rest| rest.split_once('`'));
     Err(missing.map_or(TableError::Value(error), |(key, _)| TableError::Missing(key.to_owned())))
 }

@@ -65,7 +65,10 @@ pub struct LoadArgs {
     /// Parameters that differ from its defaults: `betao=5000`
     #[arg(value_name = "KEY=VALUE")]
     pub params: Vec<String>,
-    /// Its name in the kernel, at most 15 characters [default: ccb_NAME]
+    /// Of a file with several, the one with this name; of a module, the name that it registers
+    #[arg(long, value_name = "NAME")]
+    pub algorithm: Option<String>,
+    /// Its name in the kernel, at most 15 characters [default: ccb_NAME; of a file, the name in it]
     #[arg(long = "as", value_name = "KERNELNAME")]
     pub kernel_name: Option<String>,
     /// Backend
@@ -136,6 +139,12 @@ enum CommandError {
         /// Why.
         source: std::io::Error,
     },
+    /// A parameter has two values.
+    #[error("the parameter `{0}` is given twice")]
+    RepeatedParameter(String),
+    /// A name already is that of a congestion control.
+    #[error("--algorithm is for files; leave it out, because `{0}` is a name")]
+    AlgorithmOfName(String),
     /// A module registers its own name.
     #[error("a module registers its own name: leave out --as")]
     ModuleName,
@@ -143,7 +152,7 @@ enum CommandError {
     #[error(transparent)]
     BadName(#[from] NameError),
     /// This kernel has no such congestion control.
-    #[error("this kernel has no congestion control `{name}` {source}")]
+    #[error("this kernel has no congestion control `{name}`{source}")]
     NoSuchCc {
         /// Its name.
         name: String,
@@ -173,6 +182,8 @@ impl CommandError {
     fn exit_code(&self) -> u8 {
         match self {
             Self::NotKeyValue(_)
+            | Self::RepeatedParameter(_)
+            | Self::AlgorithmOfName(_)
             | Self::UnknownName(_)
             | Self::UnknownScheme { .. }
             | Self::BadParameters(_)
@@ -323,13 +334,20 @@ fn show_kernel_cc(name: &str) -> Result<String, CommandError> {
             // A name unknown to all kernels is a mistake in the command line; one that only this kernel lacks is not.
             let wrong =
                 cc::resolve(&cc).err().and_then(|wrong| Some(wrong.into_iter().next()?.reason));
+            // Keys of plans do not help here.
+            let wrong =
+                wrong.map(|text| text.split("; if only").next().unwrap_or_default().to_owned());
             let lacks = || CommandError::NoSuchCc { name: name.to_owned(), source: error };
             wrong.map_or_else(lacks, CommandError::UnknownName)
         })?;
     }
     let params = sysfs::parameters(&format!("tcp_{name}"));
-    let mut text = format!("{name}: the kernel's own\n");
-    if params.is_empty() {
+    let is_own = BUILTINS.contains(&name);
+    let mut text = match is_own {
+        true => format!("{name}: the kernel's own\n"),
+        false => supplied::describe_registered(name),
+    };
+    if params.is_empty() && is_own {
         text.push_str("no parameters\n");
     }
     for (name, value) in params {
@@ -344,7 +362,10 @@ fn instance(args: &LoadArgs) -> Result<Cc, CommandError> {
     for pair in &args.params {
         let (name, value) =
             pair.split_once('=').ok_or_else(|| CommandError::NotKeyValue(pair.clone()))?;
-        params.insert(name.to_owned(), SysctlValue::Text(value.to_owned()));
+        let value = SysctlValue::Text(value.to_owned());
+        if params.insert(name.to_owned(), value).is_some() {
+            return Err(CommandError::RepeatedParameter(name.to_owned()));
+        }
     }
     Ok(Cc { params, via: args.via, ..Cc::new(&args.name) })
 }
@@ -352,6 +373,9 @@ fn instance(args: &LoadArgs) -> Result<Cc, CommandError> {
 fn load(args: &LoadArgs) -> Result<(), CommandError> {
     if supplied::is_file(&args.name) {
         return supplied::load(args);
+    }
+    if args.algorithm.is_some() {
+        return Err(CommandError::AlgorithmOfName(args.name.clone()));
     }
     let cc = instance(args)?;
     let Some((_, core)) = cc::scheme(&cc.algorithm).filter(|_| !cc::is_kernel_algorithm(&cc))
@@ -554,6 +578,7 @@ mod tests {
         assert!(show("reno").unwrap().contains("the kernel's own"));
         let refused = show("ta_gard").unwrap_err();
         assert!(refused.to_string().contains("did you mean `ta_grad`?"), "{refused}");
+        assert!(!refused.to_string().contains("builtin"), "{refused}");
         assert_eq!(refused.exit_code(), 2);
     }
 

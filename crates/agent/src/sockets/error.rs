@@ -212,7 +212,7 @@ pub enum SocketError {
     #[error("ccbench has no algorithm `{0}`")]
     UnknownAlgorithm(String),
     /// The kernel does not have this congestion control.
-    #[error("this kernel does not have it {0}")]
+    #[error("this kernel does not have it{0}")]
     NotAvailable(#[from] NotAvailable),
     /// It is registered, but the kernel does not list it.
     #[error("it is registered as `{0}`, but the kernel does not list it")]
@@ -328,7 +328,10 @@ pub enum SocketError {
         source: io::Error,
     },
     /// There is no control group to attach to.
-    #[error("this machine has no control groups version 2")]
+    #[error(
+        "this process sees no control groups version 2; if the agent was started with `ip netns exec`, which hides them, use \
+         `ccbench-agent serve --netns PATH` or `nsenter --net=PATH`"
+    )]
     NoCgroup,
     /// The shaper refused.
     #[error(transparent)]
@@ -380,7 +383,7 @@ impl LoadError {
 
 /// The error of a congestion control that the kernel does not have.
 #[derive(Debug, thiserror::Error)]
-#[error("({source}); it has: {available}{hint}")]
+#[error("{}; it has: {available}{hint}", kernel_answer(.source))]
 pub struct NotAvailable {
     /// The kernel's answer.
     pub source: io::Error,
@@ -388,6 +391,14 @@ pub struct NotAvailable {
     pub available: String,
     /// How to fix it, beginning with "; "; may be empty.
     pub hint: String,
+}
+
+/// The kernel's answer to a congestion control, if it says more than that there is none of this name.
+fn kernel_answer(source: &io::Error) -> String {
+    match source.kind() {
+        io::ErrorKind::NotFound => String::new(),
+        _ => format!(" ({source})"),
+    }
 }
 
 fn parameter_reason(source: &io::Error) -> String {

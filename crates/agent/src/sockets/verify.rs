@@ -25,6 +25,17 @@ pub fn check(cc: &str) -> Result<(), NotAvailable> {
     })
 }
 
+/// As [`check`], but accepts one that this process may not use: a trial may change `tcp_allowed_congestion_control`.
+///
+/// # Errors
+/// This kernel does not have it.
+pub fn check_exists(cc: &str) -> Result<(), NotAvailable> {
+    match check(cc) {
+        Err(error) if error.source.kind() == std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 pub(super) fn try_on_socket(cc: &str) -> Result<(), std::io::Error> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let tried = socket(AddressFamily::Inet, SockType::Stream, flags, None)
@@ -89,7 +100,8 @@ mod tests {
     fn reno_is_available_and_unknown_names_are_refused() {
         assert!(check("reno").is_ok());
         let error = check("nosuch").unwrap_err().to_string();
-        assert!(error.contains("it has: ") && error.contains("reno"), "{error}");
+        assert!(error.starts_with("; it has: ") && error.contains("reno"), "{error}");
+        assert!(check_exists("reno").is_ok() && check_exists("nosuch").is_err());
     }
 
     #[test]

@@ -106,6 +106,9 @@ async fn parameters_of_the_kernels_modules_need_module() {
     let rig = Rig::new(Script::Good, FakeInterfaces::default());
     let error = prepare(&rig, &tuned, &[Scope::Run, Scope::HostNet]).await.unwrap_err();
     refused(&rig, &error, &["congestion control mine", "scope `module`"]);
+    let shaped = tuned.replace("eth0", "host0");
+    let error = prepare(&rig, &shaped, &[Scope::Read, Scope::Run]).await.unwrap_err();
+    refused(&rig, &error, &["scope `module`", "--scope run,host-net,module`"]);
 }
 
 #[tokio::test]

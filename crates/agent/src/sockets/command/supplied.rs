@@ -6,7 +6,7 @@ use std::path::Path;
 use ccbench_io::input;
 use ccbench_proto::cc;
 use ccbench_proto::cc::supplied::{BpfObject, CcFacts, SuppliedFile, facts};
-use ccbench_proto::plan::Cc;
+use ccbench_proto::plan::{Cc, Via};
 
 use super::super::journal::Journal;
 use super::super::{supplied_module, verify};
@@ -14,10 +14,27 @@ use super::{CommandError, LoadArgs, instance, print, wait};
 
 /// Whether this is the path of a file. Names of congestion controls do not end like this.
 pub(super) fn is_file(name: &str) -> bool {
-    name.contains('/') || name.ends_with(".o") || name.ends_with(".ko")
+    name.contains('/') || [".o", ".ko", ".c"].into_iter().any(|ending| name.ends_with(ending))
+}
+
+/// Describes a congestion control that the kernel has, but no mainline kernel.
+pub(super) fn describe_registered(name: &str) -> String {
+    #[cfg(feature = "ebpf")]
+    if Path::new(super::super::struct_ops::PINS).join(name).exists() {
+        return format!(
+            "{name}: loaded by `ccbench cc load --pin`; `ccbench cc unload {name}` unloads it\n"
+        );
+    }
+    format!(
+        "{name}: registered in this kernel, but not one of its own: a process holds it (`ccbench cc load`, a trial), it is pinned \
+         (`ccbench cc load --pin`; only root sees that), or a module or another program registered it\n"
+    )
 }
 
 fn read(path: &str) -> Result<(Vec<u8>, CcFacts), CommandError> {
+    if let Some(reason) = cc::refuse_source(path) {
+        return Err(CommandError::UnknownName(reason));
+    }
     let bytes = input::read(Path::new(path), &input::CONGESTION_CONTROL)
         .map_err(|source| CommandError::File { path: path.to_owned(), source })?;
     let facts =
@@ -66,7 +83,22 @@ fn describe(path: &str, facts: &CcFacts) -> String {
 pub(super) fn load(args: &LoadArgs) -> Result<(), CommandError> {
     let (bytes, facts) = read(&args.name)?;
     let path = Some(args.name.clone());
-    let mut wanted = Cc { algorithm: String::new(), ..instance(args)? };
+    let refuse = |reason: String| Err(CommandError::BadParameters(vec![reason]));
+    if args.via != Via::Auto {
+        let reason = "has no effect on a file: a BPF object is loaded as BPF, a module as a module; leave it out";
+        return refuse(format!("--via {reason}"));
+    }
+    let algorithm = args.algorithm.clone().unwrap_or_default();
+    let names = facts.file.names();
+    if names.len() > 1 && algorithm.is_empty() {
+        let names = names.join(", ");
+        let choose = "choose one of them with --algorithm NAME";
+        return refuse(format!(
+            "`{}` has several congestion controls, {names}; {choose}",
+            args.name
+        ));
+    }
+    let mut wanted = Cc { algorithm, ..instance(args)? };
     match &facts.file {
         SuppliedFile::Bpf(_) => wanted.file = path,
         SuppliedFile::Module(_) => wanted.module = path,
@@ -146,6 +178,9 @@ mod tests {
     #[test]
     fn files_are_told_from_names() {
         assert!(is_file("mine.bpf.o") && is_file("./mine") && is_file("tcp_mine.ko"));
+        let source = show("mine.bpf.c").unwrap_err();
+        assert!(source.to_string().contains("is a source file; compile it first"), "{source}");
+        assert_eq!(source.exit_code(), 2);
         assert!(!is_file("ta_grad") && !is_file("ccb_ta"));
     }
 
@@ -169,13 +204,29 @@ mod tests {
         let args = LoadArgs {
             name: concat!(env!("OUT_DIR"), "/aimd.bpf.o").to_owned(),
             params: vec!["decrease_pc=30".to_owned()],
+            algorithm: None,
             kernel_name: None,
-            via: ccbench_proto::plan::Via::Auto,
+            via: Via::Auto,
             hold: false,
             pin: false,
         };
         let wrong = load(&args).unwrap_err();
         assert!(wrong.to_string().contains("did you mean `decrease_pct`?"), "{wrong}");
         assert_eq!(wrong.exit_code(), 2);
+        let twice = ["decrease_pct=30", "decrease_pct=40"].map(str::to_owned).to_vec();
+        let wrong = load(&LoadArgs { params: twice, ..args.clone() }).unwrap_err();
+        assert_eq!(wrong.to_string(), "the parameter `decrease_pct` is given twice");
+        let other = Some("other".to_owned());
+        let wrong = load(&LoadArgs { params: vec![], algorithm: other, ..args.clone() });
+        let wrong = wrong.unwrap_err().to_string();
+        assert!(wrong.contains("has no congestion control `other`; it has `aimd`"), "{wrong}");
+        let wrong = load(&LoadArgs { via: Via::Module, ..args }).unwrap_err();
+        assert!(wrong.to_string().starts_with("--via has no effect on a file"), "{wrong}");
+    }
+
+    #[test]
+    fn what_others_registered_is_not_the_kernels_own() {
+        let text = describe_registered("no_such_cc");
+        assert!(text.starts_with("no_such_cc: registered in this kernel, but not one"), "{text}");
     }
 }
