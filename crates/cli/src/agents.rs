@@ -20,10 +20,13 @@ use crate::clock;
 use crate::clock_offset::{ClockHistory, ClockOffset, ClockPrediction};
 use crate::exit::ExitCode;
 use crate::tls::{Tls, TlsError};
+use causes::{EXPIRED, chain, is_refused, refused_certificate};
 
+mod causes;
 mod files;
 mod lost;
 
+pub use causes::status_text;
 pub use files::SentFiles;
 #[doc(hidden)]
 pub use lost::after_loss;
@@ -100,8 +103,22 @@ impl AgentError {
         }
     }
 
-    /// Appends the errors of other nodes to the reason of this one.
+    /// Adds the agent's address if it did not answer.
+    fn at(mut self, address: &Address) -> Self {
+        if let (Self::Call { reason, .. }, Address::Tcp(target)) = (&mut self, address) {
+            *reason = format!("{target}: {reason}");
+        }
+        self
+    }
+
+    /// Appends the errors of other nodes to the reason of this one. Nodes with the same refusal are named together.
     pub fn with_other_errors(mut self, others: impl Iterator<Item = Self>) -> Self {
+        let mut apart: Vec<Self> = Vec::new();
+        for other in others {
+            if !self.takes(&other) && !apart.iter_mut().any(|one| one.takes(&other)) {
+                apart.push(other);
+            }
+        }
         let reason = match &mut self {
             Self::Call { reason, .. }
             | Self::Refused { reason, .. }
@@ -109,7 +126,7 @@ impl AgentError {
             | Self::Unsupported { reason, .. } => reason,
             Self::NoCertificates { .. } | Self::Tls(_) => return self,
         };
-        for other in others {
+        for other in apart {
             *reason += &format!("; {other}");
         }
         self
@@ -142,6 +159,7 @@ pub struct Agents {
 pub struct Agent {
     /// The connection to it.
     pub client: AgentClient<Channel>,
+    address: Address,
     /// The node's description, from Describe.
     pub info: wire::NodeInfo,
     /// Whether the plan names the node's kernel. If so, the controller reboots the node when it runs another kernel.
@@ -186,7 +204,7 @@ impl Agents {
             let mut client =
                 AgentClient::new(channel).max_decoding_message_size(wire::MAX_MESSAGE_BYTES);
             let describe = client.describe(wire::DescribeRequest {});
-            let info = call(&node, "describe", describe).await?;
+            let info = call(&node, "describe", describe).await.map_err(|e| e.at(&address))?;
             info!(node, kernel = info.kernel, agent = info.agent_version, "describe");
             let generation = info.generation.into();
             let is_remote = matches!(address, Address::Tcp(_));
@@ -194,6 +212,7 @@ impl Agents {
             let clock = ClockHistory::default();
             let agent = Agent {
                 client,
+                address,
                 info,
                 has_kernel_of_plan: false,
                 not_booted: None,
@@ -349,7 +368,11 @@ async fn connect(node: &str, address: &Address, tls: Option<&Tls>) -> Result<Cha
             if let Some(tls) = tls {
                 endpoint = tls.apply(endpoint).map_err(|e| fail(chain(&e)))?;
             }
-            endpoint.connect().await.map_err(|e| match tls.and_then(|tls| tls.refusal(&e)) {
+            let refusal = |e: &tonic::transport::Error| {
+                let by_node = || refused_certificate(&chain(e));
+                tls.and_then(|tls| tls.refusal(e)).or_else(by_node)
+            };
+            endpoint.connect().await.map_err(|e| match refusal(&e) {
                 Some(why) => fail(format!("{target}: {why}")),
                 None if is_refused(&e) => fail(format!(
                     "{target}: {}; is `ccbench-agent serve --listen tcp:…` running there?",
@@ -359,16 +382,6 @@ async fn connect(node: &str, address: &Address, tls: Option<&Tls>) -> Result<Cha
             })
         }
     }
-}
-
-/// Returns whether the connection was refused. Checks wrapped errors too, because `source()` of an [`std::io::Error`] skips the
-/// error that it wraps.
-fn is_refused(error: &(dyn std::error::Error + 'static)) -> bool {
-    let of_io = error.downcast_ref::<std::io::Error>().is_some_and(|error| {
-        error.kind() == std::io::ErrorKind::ConnectionRefused
-            || error.get_ref().is_some_and(|wrapped| is_refused(wrapped))
-    });
-    of_io || error.source().is_some_and(is_refused)
 }
 
 /// Checks before connections without certificates that every agent is on loopback.
@@ -483,7 +496,17 @@ async fn call_until<T>(
 
 fn refused(node: &str, step: &'static str, status: &tonic::Status) -> AgentError {
     use tonic::Code;
-    let (node, reason) = (node.to_owned(), status.message().to_owned());
+    let (node, mut reason) = (node.to_owned(), status_text(status));
+    if let Some(why) = refused_certificate(&reason) {
+        return match why.ends_with(EXPIRED) {
+            // After a reboot, the node's clock may not be set yet. It is asked again, like a lost node.
+            true => AgentError::Call { node, step, reason: why },
+            false => AgentError::Refused { node, step, reason: why },
+        };
+    }
+    if is_refused(status) {
+        reason += "; does ccbench-agent run there?";
+    }
     match status.code() {
         Code::InvalidArgument | Code::Unimplemented => AgentError::Unsupported { node, reason },
         Code::FailedPrecondition | Code::PermissionDenied | Code::Unauthenticated => {
@@ -492,20 +515,6 @@ fn refused(node: &str, step: &'static str, status: &tonic::Status) -> AgentError
         Code::Aborted => AgentError::PortInUse { node, reason },
         _ => AgentError::Call { node, step, reason },
     }
-}
-
-/// Formats an error with its causes, because tonic prints only the outermost error.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]
@@ -542,16 +551,13 @@ mod tests {
         assert_eq!(all.to_string(), expected);
         assert!(matches!(all, AgentError::Call { .. }));
         assert_eq!(all_or_error(vec![Ok::<_, AgentError>(1), Ok(2)]).unwrap(), [1, 2]);
-    }
-
-    #[test]
-    fn only_a_refused_connection_asks_for_the_agent() {
-        use std::io::{Error, ErrorKind};
-        let refused = || Error::from(ErrorKind::ConnectionRefused);
-        assert!(is_refused(&refused()) && is_refused(&Error::other(refused())));
-        assert!(is_refused(&tonic::ConnectError(Box::new(refused()))));
-        assert!(!is_refused(&Error::other("failed to lookup address information")));
-        assert!(!is_refused(&Error::from(ErrorKind::TimedOut)));
+        let refusal = |node: &str, reason: &str| {
+            refused(node, "check", &tonic::Status::permission_denied(reason))
+        };
+        let results = [("n1", "other"), ("n2", "scope"), ("n3", "scope")];
+        let all = all_or_error(results.map(|(node, why)| Err::<(), _>(refusal(node, why))).into());
+        let expected = "node n1: check: other; node n2, n3: check: scope";
+        assert_eq!(all.unwrap_err().to_string(), expected);
     }
 
     #[test]

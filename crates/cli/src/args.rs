@@ -198,12 +198,12 @@ pub struct RunArgs {
     #[arg(value_hint = ValueHint::FilePath, required_unless_present = "resume")]
     pub plan: Option<PathBuf>,
     /// Override a key: `--set links.bottleneck.rate=50mbit`, `--set repeat=1`, `--set phases.0.length=5s`.
-    #[arg(long = "set", value_name = "KEY=VALUE", conflicts_with = "resume")]
+    #[arg(long = "set", value_name = "KEY=VALUE")]
     pub sets: Vec<String>,
     /// Continue this results directory: run the trials that it lacks, and repeat those that were aborted, whose files are damaged,
     /// or that failed because of a node or an error and not because of their plan (reasons not_run, node_lost, error). Where and
     /// how the trials run is taken from the directory, except for certificates: nodes with agents need --pki again.
-    #[arg(long, value_name = "DIR", conflicts_with = "plan", value_hint = ValueHint::DirPath)]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub resume: Option<PathBuf>,
     /// With --resume: repeat every failed trial.
     #[arg(long, requires = "resume")]
@@ -500,18 +500,22 @@ pub struct PlotArgs {
     /// column. If one figure cannot show several points, each point gets its own figure.
     #[arg(long = "where", value_name = "COLUMN=VALUE", value_parser = column)]
     pub wheres: Vec<(String, String)>,
-    /// Metrics instead of the default ones: of the summary (`srtt`, `srtt:p95`) for phases and heatmap, which also has `throughput_share`;
-    /// `throughput`, `srtt`, `cwnd`, `in_flight`, `queue`, `rate`, `probe_rtt`, `retransmissions` for series; variables for cc_state;
-    /// `acknowledged`, `sent`, `retransmitted`, `cwnd`, `window` for time_sequence.
+    /// Metrics instead of the default ones: of the summary (`srtt`, `srtt:p95`) for phases, heatmap and lines; `throughput_share` for
+    /// the last two; `throughput`, `srtt`, `cwnd`, `in_flight`, `queue`, `rate`, `probe_rtt`, `retransmissions` for series; variables
+    /// for cc_state; `acknowledged`, `sent`, `retransmitted`, `cwnd`, `window` for time_sequence.
     #[arg(long = "metric", value_name = "NAME[:STAT]", value_delimiter = ',')]
     pub metrics: Vec<String>,
-    /// Factor on the horizontal axis of a heatmap [default: the last factor that varies].
+    /// Factor on the horizontal axis of a heatmap or of lines [default: the last factor that varies].
     #[arg(long, value_name = "FACTOR")]
     pub x: Option<String>,
     /// Factor on the vertical axis of a heatmap [default: the last but one that varies]. Each combination of the other factors has
     /// a panel.
     #[arg(long, value_name = "FACTOR")]
     pub y: Option<String>,
+    /// Factor with a line for each level, for lines [default: the other factor that varies, if there is only one]. Each combination
+    /// of the rest has its own file.
+    #[arg(long, value_name = "FACTOR")]
+    pub by: Option<String>,
     /// A directory, or one file that ends in .svg or .png [default: `figures` in the results directory; required for shards and URLs].
     #[arg(long, short, value_name = "FILE|DIR", value_hint = ValueHint::AnyPath)]
     pub output: Option<PathBuf>,

@@ -2,7 +2,7 @@
 //! nearly all of it contains text from a plan, an agent, an imported file or a file name (`ccbench_proto::printable`).
 
 use std::fmt::Display;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 
 use ccbench_proto::printable;
 
@@ -20,6 +20,11 @@ pub fn print_json(document: &impl Display) {
 pub fn write_json(document: &impl Display) -> io::Result<()> {
     let document = document.to_string();
     writeln!(io::stdout(), "{}", printable::json(&document))
+}
+
+/// Returns whether standard output is a terminal.
+pub fn is_terminal() -> bool {
+    io::stdout().is_terminal()
 }
 
 /// Returns the number of columns of the terminal; 120 if standard output is not a terminal.

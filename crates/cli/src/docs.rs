@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use ccbench_proto::plan::check::{PlanProblem, Severity};
+use ccbench_proto::units::UnitError;
 use ccbench_results::{
     ArtifactError, CompareError, ExportError, FigureError, FileError, JournalError, MergeError,
     RecordedError, StoreError,
@@ -58,6 +59,7 @@ sections! {
     TESTBED_PLANS = "docs/testbeds.md#what-is-taken-from-the-plan";
     TRACE_FORMATS = "docs/traces.md#formats";
     TROUBLESHOOTING = "docs/guide.md#troubleshooting";
+    UNITS = "docs/plan.md#units";
     WATCHING = "docs/guide.md#watching-a-run";
     WHERE_TO_RUN = "docs/guide.md#where-to-run";
 }
@@ -141,6 +143,9 @@ fn plan_sections(error: &PlanSourceError) -> Vec<Section> {
 fn problem_section(problem: &PlanProblem) -> Option<Section> {
     if problem.path.starts_with("--set") {
         return Some(SET);
+    }
+    if UnitError::is_in(&problem.reason) {
+        return Some(UNITS);
     }
     let key = problem.path.split('.').next()?;
     PLAN_KEYS.iter().find(|(known, _)| *known == key).map(|(_, section)| *section)
@@ -312,7 +317,7 @@ fn pki_section(error: &PkiError) -> Option<Section> {
         | PkiError::OtherUsage(_)
         | PkiError::OtherKey(_)
         | PkiError::Revoked(_) => Some(CERTIFICATES),
-        PkiError::Validity => Some(JOIN_TOKENS),
+        PkiError::Validity | PkiError::KeyOnNode { .. } => Some(JOIN_TOKENS),
         PkiError::Exists(_)
         | PkiError::InvalidName(_)
         | PkiError::NoName
@@ -327,7 +332,9 @@ fn pki_section(error: &PkiError) -> Option<Section> {
 
 fn view_section(error: &ViewError) -> Option<Section> {
     match error {
-        ViewError::NotRunning(_) | ViewError::NothingRuns => Some(WATCHING),
+        ViewError::NotRunning(_) | ViewError::Elsewhere(_) | ViewError::NothingRuns => {
+            Some(WATCHING)
+        }
         ViewError::Several(_) | ViewError::NoTerminal(_) | ViewError::Io { .. } => None,
     }
 }
@@ -371,6 +378,12 @@ mod tests {
             source("plans/quickstart.toml").replace("\"bbr\"", "\"a name that is too long\"");
         assert_eq!(invalid(&plan), ["docs/plan.md#flows"]);
         assert_eq!(invalid("not TOML"), [] as [Section; 0]);
+        let rate = |value: &str| {
+            let plan = source("plans/quickstart.toml").replace("\"100mbit\"", value);
+            invalid(&plan)
+        };
+        assert_eq!(rate("\"20M\""), [UNITS]);
+        assert_eq!(rate("20"), [UNITS]);
         // An empty plan lacks keys of many tables.
         assert_eq!(invalid(""), [PLANS]);
     }

@@ -84,6 +84,19 @@ pub enum PkiError {
     /// The key beside a certificate does not belong to it.
     #[error("pki: {} is not the key of the certificate beside it; restore it from a copy", .0.display())]
     OtherKey(PathBuf),
+    /// The key is not beside a node's certificate. A node that joined with a token has it itself.
+    #[error(
+        "pki: {} does not exist; copy it back from the node. If the node joined with a token, its key stays there: replace the \
+         certificate: `ccbench pki revoke DIR {}`, remove {}, make a token (`ccbench pki token`), give it to \
+         `ccbench-agent join --dir NEW` on the node, and copy the files of NEW over the earlier ones",
+        key.display(), certificate.display(), certificate.display()
+    )]
+    KeyOnNode {
+        /// The missing key.
+        key: PathBuf,
+        /// The certificate.
+        certificate: PathBuf,
+    },
     /// A revoked certificate cannot be renewed.
     #[error(
         "pki: {} or a later renewal of it is revoked; issue another one with `ccbench pki node` or `ccbench pki controller`",
@@ -136,6 +149,7 @@ impl PkiError {
             | Self::OtherKey(_) => ExitCode::Usage,
             Self::Exists(_)
             | Self::Issued(_)
+            | Self::KeyOnNode { .. }
             | Self::Revoked(_)
             | Self::Service { .. }
             | Self::Certificate(_) => ExitCode::Unavailable,
@@ -295,7 +309,7 @@ pub fn controller(
 ///
 /// # Errors
 /// The certificate or a later one is revoked, the authority of `dir` did not sign it, it cannot be read, or its key is not beside
-/// it.
+/// it, as that of a node that joined with a token.
 pub fn renew(dir: &Path, path: &Path, days: Option<u32>) -> Result<(), PkiError> {
     let issuer = issuer(dir)?;
     // A revocation at the same time would not find the renewed certificate.
@@ -317,6 +331,9 @@ pub fn renew(dir: &Path, path: &Path, days: Option<u32>) -> Result<(), PkiError>
         _ => Scopes::default(),
     };
     let key_path = path.with_extension("key");
+    if earlier.for_servers && !key_path.exists() {
+        return Err(PkiError::KeyOnNode { key: key_path, certificate: path.to_owned() });
+    }
     let key = read_key(&key_path, "read the key of the certificate")?;
     if key.public_key_raw() != earlier.public_key {
         return Err(PkiError::OtherKey(key_path));

@@ -30,6 +30,8 @@ pub struct Progress {
     /// Number of concurrent trials.
     jobs: Cell<usize>,
     has_virtual_time: bool,
+    /// Number of trials that were repeated after the loss of a node.
+    repeated: Cell<usize>,
     live: Live,
     /// Whether a screen covers the terminal. Then plain lines are not printed.
     hidden: Arc<AtomicBool>,
@@ -57,6 +59,7 @@ impl Progress {
             trials,
             jobs: Cell::new(1),
             has_virtual_time: false,
+            repeated: Cell::new(0),
             live: Live::default(),
             hidden: Arc::default(),
         }
@@ -65,6 +68,11 @@ impl Progress {
     /// Returns the state that live views show.
     pub fn live(&self) -> &Live {
         &self.live
+    }
+
+    /// Returns the number of trials that were repeated after the loss of a node.
+    pub fn repeated(&self) -> usize {
+        self.repeated.get()
     }
 
     /// Gives the terminal to a screen: prints no bars, and plain lines only while the returned flag is false.

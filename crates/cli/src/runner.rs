@@ -274,7 +274,7 @@ impl<'a> TrialQueue<'a> {
                 self.recorded(scheduled).await.map(Some)
             }
             Err(BackendError::Interrupted) => {
-                let text = format!("{}: discarded", running.label);
+                let text = format!("{}: interrupted", running.label);
                 running.progress.discard("trial_end", &text);
                 self.stop(BackendError::Interrupted);
                 Ok(None)

@@ -65,16 +65,18 @@ impl Testbed {
         }
     }
 
-    /// Asks the agents that the plan names whether they let this client run trials, and the plan's trials. Called before the
-    /// results directory is made, so that a refused run leaves none.
+    /// Asks the agents that the plan names whether they let this client run trials, and the plan's trials. Agents of this machine are
+    /// asked if the plan has a congestion control that is not available yet. Called before the results directory is made, so that a
+    /// refused run leaves none.
     ///
     /// # Errors
     /// An agent refuses or does not answer.
     pub async fn check_access(&self, experiment: &Experiment) -> Result<(), BackendError> {
-        if self.process.is_some() {
+        if self.process.is_none() {
+            self.agents.check_access(&experiment.id).await?;
+        } else if self.missing(&experiment.plan).is_empty() {
             return Ok(());
         }
-        self.agents.check_access(&experiment.id).await?;
         Ok(refusals::check(experiment, &self.agents, &self.addresses).await?)
     }
 
@@ -154,7 +156,7 @@ impl Testbed {
     }
 
     /// Returns congestion controls that a point needs and its sender lacks. They are printed before the first trial. A module may
-    /// still be loaded when the point is prepared; otherwise the trial will fail.
+    /// still be loaded when the agents are asked; otherwise they refuse the run.
     fn missing(&self, plan: &CheckedPlan) -> BTreeSet<String> {
         let mut missing = BTreeSet::new();
         for point in plan.points() {
@@ -238,6 +240,7 @@ impl Testbed {
         {
             warn!("waiting for the nodes after: {loss}");
             progress.message("node", &format!("{loss}; trying again when every node answers"));
+            progress.suspend();
             let Experiment { id, options, .. } = trial.experiment;
             let (epoch, rebooted) = (trial.dir.next_epoch(), &mut self.rebooted);
             let nodes = self.agents.await_all(id, epoch, options.await_nodes, rebooted);
@@ -247,8 +250,10 @@ impl Testbed {
             };
             if let Err(error) = awaited {
                 warn!("{error}");
+                progress.message("node", &format!("{error}; no longer waiting for the nodes"));
                 return result;
             }
+            progress.repeat_after_loss();
             self.port_slot = next_port_slot(self.port_slot, clock::realtime_ns());
             return trial::run(*trial, self, progress, interrupt).await;
         }
@@ -267,6 +272,7 @@ impl Testbed {
         warn!("rebuilding the testbed after: {error}");
         progress.message("testbed", &format!("{error}; trying again on a new testbed"));
         self.rebuild(trial.experiment).await?;
+        progress.repeat("the new testbed is ready");
         trial::run(*trial, self, progress, interrupt).await
     }
 

@@ -31,8 +31,15 @@ pub enum ViewError {
     /// No run of this user is in progress in this directory.
     #[error("{}: no run is in progress there; `ccbench view {}` shows the report of a run that has ended", .0.display(), .0.display())]
     NotRunning(PathBuf),
+    /// A run is in progress in this directory, but this process cannot reach its socket.
+    #[error(
+        "{}: the run there is in progress, but not where this command looks: it has just begun, or it belongs to another user, network \
+         namespace or machine. Run this command as that user, there (`sudo`, `ip netns exec NAME`, `nsenter --net=PATH`)",
+        .0.display()
+    )]
+    Elsewhere(PathBuf),
     /// No run of this user is in progress.
-    #[error("none of your runs is in progress on this machine; give a results directory")]
+    #[error("none of your runs is in progress in this network namespace; give a results directory")]
     NothingRuns,
     /// More than one run is in progress.
     #[error("several runs are in progress; give the results directory of one of them: {}", .0.join(", "))]
@@ -59,9 +66,11 @@ impl ViewError {
     /// Returns the process's exit code.
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::NotRunning(_) | Self::NothingRuns | Self::Several(_) | Self::NoTerminal(_) => {
-                ExitCode::Usage
-            }
+            Self::NotRunning(_)
+            | Self::Elsewhere(_)
+            | Self::NothingRuns
+            | Self::Several(_)
+            | Self::NoTerminal(_) => ExitCode::Usage,
             Self::Io { .. } => ExitCode::Failure,
         }
     }

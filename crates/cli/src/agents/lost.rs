@@ -142,7 +142,8 @@ impl Agent {
         run_id: &str,
         epoch: u64,
     ) -> Result<Option<String>, AgentError> {
-        let info = call(node, "describe", self.client.describe(wire::DescribeRequest {})).await?;
+        let info = call(node, "describe", self.client.describe(wire::DescribeRequest {})).await;
+        let info = info.map_err(|error| error.at(&self.address))?;
         let known = self.generation.load(Ordering::Relaxed);
         let rebooted = match self.has_kernel_of_plan {
             // Another kernel is no error: the plan's kernel was booted only once, and the next trial boots it again.

@@ -33,6 +33,18 @@ pub enum ExportCommand {
 }
 
 impl ExportCommand {
+    /// The output directory.
+    pub fn output(&self) -> &Path {
+        match self {
+            Self::Csv { output, .. } => output,
+            Self::Flent(args)
+            | Self::Iperf3(args)
+            | Self::OpenMetrics(args)
+            | Self::Perfetto(args)
+            | Self::Qlog(args) => &args.output,
+        }
+    }
+
     /// The run.
     pub fn run(&self) -> &Path {
         match self {

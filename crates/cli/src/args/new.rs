@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use ccbench_proto::cc::refuse_kernel_name;
+use ccbench_proto::cc::{refuse_kernel_name, refuse_source};
 use ccbench_proto::plan::Queue;
+use ccbench_proto::plan::parse::suggest::near;
 use ccbench_proto::units::{Limit, Micros, Rate};
 use clap::{Args, ValueHint};
 
@@ -61,7 +62,7 @@ impl FromStr for QueueKind {
     fn from_str(text: &str) -> Result<Self, ValueError> {
         Self::all().find(|kind| kind.0 == text).ok_or_else(|| {
             let names: Vec<&str> = Self::all().map(Self::name).collect();
-            ValueError::Part(format!("write one of {}", names.join(", ")))
+            ValueError::Part(format!("write one of {}{}", names.join(", "), near(text, &names)))
         })
     }
 }
@@ -92,6 +93,9 @@ impl FromStr for NewCc {
             let good = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
             let name = stem.chars().map(|c| if good(c) { c } else { '_' }).collect();
             return Ok(Self { name, file: Some((key, path.to_owned())) });
+        }
+        if let Some(reason) = refuse_source(text) {
+            return Err(ValueError::Part(reason));
         }
         match refuse_kernel_name(text) {
             None => Ok(Self { name: text.to_owned(), file: None }),

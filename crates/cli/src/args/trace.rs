@@ -8,7 +8,7 @@ use ccbench_proto::units::{Micros, Rate};
 use clap::{Args, Subcommand, ValueHint};
 
 use super::record::RecordArgs;
-use super::values::TraceFormat;
+use super::values::{TraceFormat, whole_number};
 
 /// Sub-commands of `trace`.
 #[derive(Debug, Subcommand)]
@@ -59,14 +59,14 @@ pub struct GenerateArgs {
     /// 60 GHz WLAN: sl (static), sb and lb (short, long blockages), mobb (mobility); lte, poisson; steps, sawtooth, random-walk.
     pub kind: Kind,
     /// Seed of the random numbers.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = whole_number, allow_hyphen_values = true)]
     pub seed: u64,
     /// Length of the trace.
-    #[arg(long, default_value = "120s")]
+    #[arg(long, default_value = "120s", allow_hyphen_values = true)]
     pub length: Micros,
     /// The highest rate of steps, sawtooth and random-walk [default: 100mbit], or the mean rate of poisson [default: 3mbit]. The
     /// other kinds have fixed rates.
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     pub rate: Option<Rate>,
     /// Limits of random-walk; their unit selects the quantity: 10ms..60ms the delay, 0%..1% the loss, 5mbit..40mbit the rate
     /// [default: the rate, from a tenth of --rate to all of it].

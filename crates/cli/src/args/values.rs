@@ -28,6 +28,12 @@ pub enum ValueError {
     Format(String),
 }
 
+/// Parses a seed.
+pub fn whole_number(text: &str) -> Result<u64, ValueError> {
+    let wrong = |_| ValueError::Part(format!("write a whole number from 0 to {}", u64::MAX));
+    text.parse().map_err(wrong)
+}
+
 fn pair<'a>(
     text: &'a str,
     form: &'static str,

@@ -33,7 +33,8 @@ fn pack(run: &Path, output: &Path) -> Result<ExitCode, CliError> {
     let run = ReadableRun::open(run)?;
     run.complete()?;
     let Packed { files, bytes, claims } = artifact::pack(run.path(), output)?;
-    print(&format!("{}: {files} files with {bytes} bytes, {claims} claims\n", output.display()));
+    let claims = if claims == 1 { "1 claim".to_owned() } else { format!("{claims} claims") };
+    print(&format!("{}: {files} files with {bytes} bytes, {claims}\n", output.display()));
     Ok(ExitCode::Success)
 }
 

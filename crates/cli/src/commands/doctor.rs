@@ -1,5 +1,7 @@
-//! `ccbench doctor`: prints what this machine can do, and what to install. This module detects nothing itself: the nodes of a
-//! small testbed describe the machine, as in `ccbench describe`, and the lab opens its images as before a run.
+//! `ccbench doctor`: prints what this machine can do, and what to install. The nodes of a small testbed describe the machine, as in
+//! `ccbench describe`, and the lab opens its images as before a run. Only what runs do not need is detected here.
+
+use std::path::Path;
 
 use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::plan::{Engine, Queue, Series};
@@ -19,6 +21,8 @@ use crate::lab::{cpu, uml};
 use crate::plan_source::PlanSource;
 use crate::runtime::block_on;
 use crate::testbed::Testbed;
+
+mod compiler;
 
 /// The plan whose testbed is built. No trial runs.
 const PLAN: &str = include_str!("../../../../plans/quickstart.toml");
@@ -117,6 +121,7 @@ pub fn run(as_json: bool) -> Result<ExitCode, CliError> {
         checks.push(engine_check(engine, image));
     }
     checks.push(Check::new("simulator", true, format!("model {MODEL_VERSION}"), ""));
+    checks.extend([compiler::check(), bpf_file_system_check(&mounts())]);
     if as_json {
         print_json(&document(&checks, &notes));
     } else {
@@ -207,6 +212,26 @@ fn iperf3_check(node: &NodeInfo) -> Check {
     if check.is_ok() { check } else { Check { status: Status::Old, ..check } }
 }
 
+/// Returns the mounted file systems of this process's namespace, one a line; empty if they cannot be read.
+fn mounts() -> String {
+    std::fs::read_to_string("/proc/self/mounts").unwrap_or_default()
+}
+
+fn bpf_file_system_check(mounts: &str) -> Check {
+    // Device, mount point, type.
+    let is_bpf = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        (words.next(), words.next()) == (Some("/sys/fs/bpf"), Some("bpf"))
+    };
+    Check::new(
+        "BPF file system",
+        mounts.lines().any(is_bpf),
+        "",
+        "run `mount -t bpf bpf /sys/fs/bpf`: `ccbench cc load --pin` needs it",
+    )
+    .optional()
+}
+
 /// Checks whether the kernel has the qdiscs that links use.
 fn qdiscs_check(node: &NodeInfo) -> Check {
     let has = |kind: &&str| node.qdiscs.iter().any(|found| found == kind);
@@ -215,13 +240,22 @@ fn qdiscs_check(node: &NodeInfo) -> Check {
         true => node.qdiscs.join(" "),
         false => format!("without {}", missing.join(" ")),
     };
-    Check::new(
-        "qdiscs",
-        missing.is_empty(),
-        found,
-        "install the kernel's module package, for example `apt-get install linux-modules-extra-$(uname -r)`; until then, \
-         links whose qdisc is missing use ccbench's datapath",
-    )
+    let has_modules = Path::new("/lib/modules").join(&node.kernel).is_dir();
+    Check::new("qdiscs", missing.is_empty(), found, qdiscs_remedy(has_modules))
+}
+
+/// Returns what to do about missing qdiscs. A package of modules does not help a kernel without modules.
+fn qdiscs_remedy(has_modules: bool) -> &'static str {
+    match has_modules {
+        true => {
+            "install the kernel's module package, for example `apt-get install linux-modules-extra-$(uname -r)`; until then, \
+             links whose qdisc is missing use ccbench's datapath"
+        }
+        false => {
+            "this kernel has no modules here; links whose qdisc is missing use ccbench's datapath. Another kernel has them: \
+             `ccbench lab build`"
+        }
+    }
 }
 
 /// Returns the qdiscs that links use.
@@ -352,6 +386,22 @@ mod tests {
         node.iperf3_version.clear();
         let printed = text(&node_checks(&node, 0.0), &[]);
         assert!(printed.contains("missing  iperf3: not installed\n"), "{printed}");
+    }
+
+    #[test]
+    fn what_is_for_congestion_controls_of_ones_own_is_optional() {
+        let mounted = "sysfs /sys sysfs rw 0 0\nbpf /sys/fs/bpf bpf rw,nosuid 0 0\n";
+        assert!(bpf_file_system_check(mounted).is_ok());
+        let missing =
+            bpf_file_system_check("sysfs /sys sysfs rw 0 0\n/sys/fs/bpf /mnt bpf rw 0 0\n");
+        assert_eq!(missing.status, Status::Optional);
+        assert!(missing.remedy.contains("mount -t bpf"), "{missing:?}");
+    }
+
+    #[test]
+    fn no_package_is_advised_for_a_kernel_without_modules() {
+        assert!(qdiscs_remedy(true).contains("apt-get install"));
+        assert!(!qdiscs_remedy(false).contains("apt-get"));
     }
 
     #[test]

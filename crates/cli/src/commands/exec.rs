@@ -95,11 +95,36 @@ fn choose(mut found: Vec<Candidate>, wanted: Option<&str>) -> Result<Candidate, 
     Err(CliError::Usage(why))
 }
 
+/// Returns the runs in progress whose results are below this directory: in it, or in its folder `results`, the default of `run`.
+fn runs_below(dir: &Path) -> Vec<PathBuf> {
+    let folders = [dir.to_owned(), dir.join("results")];
+    let entries = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
+    let entries = entries.flatten().map(|entry| entry.path());
+    entries.chain([dir.to_owned()]).filter(|path| socket::is_written(path)).collect()
+}
+
+/// Refuses an experiment that was not named, if the working directory has other runs in progress. They may be on other machines or
+/// in another network namespace.
+fn check_own(chosen: &Candidate, own: &[PathBuf]) -> Result<(), CliError> {
+    let is_own = |dir: &PathBuf| chosen.run.as_ref().is_some_and(|run| run.is_in(dir));
+    let Some(other) = own.first().filter(|_| !own.iter().any(is_own)) else { return Ok(()) };
+    Err(CliError::Usage(format!(
+        "the run of this directory, {}, may not be {chosen}; choose one with --run ID or --run DIR",
+        other.strip_prefix(".").unwrap_or(other).display()
+    )))
+}
+
 /// Replaces this process with a command in a node of a running experiment. Returns only on failure.
 #[expect(clippy::disallowed_methods, reason = "starts the agent")]
 pub fn exec(args: &ExecArgs) -> CliError {
     let found = running().map(|testbeds| candidates(testbeds, socket::in_progress()));
     let chosen = found.map_err(CliError::from).and_then(|found| choose(found, args.run.as_deref()));
+    let chosen = chosen.and_then(|chosen| {
+        if args.run.is_none() {
+            check_own(&chosen, &runs_below(Path::new(".")))?;
+        }
+        Ok(chosen)
+    });
     let chosen = match chosen {
         Ok(chosen) => chosen,
         Err(error) => return error,
@@ -140,6 +165,22 @@ mod tests {
         assert_eq!(chosen.to_string(), format!("{QUICK} (results/quick)"));
         assert_eq!(choose(found(&[QUICK], vec![]), None).unwrap().to_string(), QUICK);
         assert!(refusal(vec![], None).contains("none of your experiments"));
+    }
+
+    #[test]
+    fn another_run_than_that_of_the_directory_must_be_named() {
+        let chosen = || choose(found(&[QUICK], vec![run(71, "results/quick")]), None).unwrap();
+        assert!(check_own(&chosen(), &[]).is_ok());
+        assert!(check_own(&chosen(), &["results/quick".into()]).is_ok());
+        let why = check_own(&chosen(), &["results/four".into()]).unwrap_err().to_string();
+        assert!(why.contains("results/four, may not be") && why.contains(QUICK), "{why}");
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join("results/four");
+        std::fs::create_dir_all(&own).unwrap();
+        let journal = std::fs::File::create(own.join("journal.ndjson")).unwrap();
+        assert!(runs_below(dir.path()).is_empty(), "it has ended");
+        journal.lock().unwrap();
+        assert_eq!(runs_below(dir.path()), [own]);
     }
 
     #[test]

@@ -343,6 +343,13 @@ mod tests {
     }
 
     #[test]
+    fn an_unknown_queue_suggests_the_nearest_kind() {
+        let line = ["ccbench", "new", "--queue", "fq-codel"];
+        let error = Cli::try_parse_from(line).unwrap_err().to_string();
+        assert!(error.contains("did you mean `fq_codel`?"), "{error}");
+    }
+
+    #[test]
     fn ccbenchs_own_congestion_controls_are_loaded() {
         let answers = Answers::of(args(&["--cc", "bbr3,cubic,bbr3,vegas"])).unwrap();
         let loaded: Vec<String> = checked(&answers).plan().cc.keys().cloned().collect();
@@ -398,7 +405,7 @@ mod tests {
     fn contradictions_and_unknown_names_are_refused() {
         let both = Answers::of(args(&["--queue", "codel", "--buffer", "1bdp"]));
         assert!(both.unwrap_err().to_string().contains("--queue bfifo"));
-        let ccs = ["cubic,,bbr", "a b", "a/x.o,b/x.o", "x,x.ko", "x.so/"];
+        let ccs = ["cubic,,bbr", "a b", "a/x.o,b/x.o", "x,x.ko", "x.so/", "x.bpf.c"];
         let ccs = ccs.map(|ccs| ["--cc", ccs]);
         for words in [["--queue", "red"], ["--rate", "1"]].into_iter().chain(ccs) {
             let line = ["ccbench", "new"].iter().chain(&words);

@@ -183,12 +183,27 @@ fn find(name: &str) -> Result<Vec<&'static Entry>, CliError> {
     found.map(|entry| vec![entry]).ok_or_else(|| {
         let documents = CATALOG.iter().filter_map(|document| document.name);
         let names: Vec<&str> = entries().map(|entry| entry.name).chain(documents).collect();
+        let numbered =
+            names.iter().find(|known| without_zeros(known) == without_zeros(&plain(name)));
+        let hint = match numbered {
+            Some(known) => format!("; did you mean `{known}`?"),
+            None => near(&plain(name), &names),
+        };
         CliError::Usage(format!(
-            "there is no experiment `{name}`{} (available: {})",
-            near(&plain(name), &names),
+            "there is no experiment `{name}`{hint} (available: {})",
             names.join(", ")
         ))
     })
+}
+
+/// Returns the parts of a name between `_`, numbers without leading zeros.
+fn without_zeros(name: &str) -> Vec<&str> {
+    let parts = name.split('_');
+    let plain = parts.map(|part| match part.chars().all(|c| c.is_ascii_digit()) {
+        true => part.trim_start_matches('0'),
+        false => part,
+    });
+    plain.collect()
 }
 
 /// Returns a list of all experiments, with their claims and durations.
@@ -308,6 +323,8 @@ mod tests {
     #[test]
     fn ignores_case_and_dashes_in_names() {
         assert_eq!(find("Vegas-Friendliness").unwrap()[0].name, "vegas_friendliness");
+        let numbered = find("conformance_1").err().unwrap().to_string();
+        assert!(numbered.contains("did you mean `conformance_01`?"), "{numbered}");
         let cases = find("Conformance").unwrap();
         assert_eq!(cases.len(), 22);
         for (number, case) in (1..).zip(&cases) {

@@ -1,6 +1,7 @@
 //! Commands that read a run from any location: `summarize`, `verify`, `report`, `index`, `export`, `compare` and `plot`.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use ccbench_proto::metric;
 use ccbench_results::compare::{self, Comparison};
@@ -11,7 +12,8 @@ use ccbench_results::{export, figure, report, six_columns, table, verify, write_
 use crate::args::export::ExportCommand;
 use crate::args::index::IndexArgs;
 use crate::args::{CompareArgs, PlotArgs, ReportArgs, SummarizeArgs, VerifyArgs};
-use crate::console::{message, print, terminal_width};
+use crate::commands::run::rewrite_report;
+use crate::console::{is_terminal, message, print, terminal_width};
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::plan_source::PlanSource;
@@ -56,6 +58,10 @@ pub fn summarize(args: &SummarizeArgs) -> Result<ExitCode, CliError> {
     if let Some(group) = &args.six_columns {
         print(&six_columns::csv(&summary.summary, group)?);
     }
+    let is_own = args.output.is_none() && args.expect.is_none() && !run.is_copy();
+    if is_own && summary.written.is_ok() {
+        rewrite_report(&summary);
+    }
     if args.output.is_some() {
         summary.written?;
     }
@@ -77,7 +83,10 @@ pub fn verify(args: &VerifyArgs) -> Result<ExitCode, CliError> {
     for name in &found.uncommitted {
         print(&format!("not committed: {name}\n"));
     }
-    let verify::Verification { intact, intact_bytes, trials, .. } = found;
+    let verify::Verification { intact, intact_bytes, trials, finished, planned, .. } = found;
+    if finished < planned {
+        print(&format!("incomplete: {finished} of {planned} planned trials are committed\n"));
+    }
     print(&format!(
         "{}: {trials} trials; {intact} files with {intact_bytes} bytes are intact, {} damaged, {} not covered\n",
         args.run.display(),
@@ -139,6 +148,12 @@ fn write_report(run: &Path, file: &Path) -> Result<(), CliError> {
     Ok(report::write(&summary, file)?)
 }
 
+/// Returns the entries of a directory; empty if it cannot be read.
+fn files_in(dir: &Path) -> BTreeSet<PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten();
+    entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
+}
+
 /// `ccbench export`.
 ///
 /// # Errors
@@ -150,6 +165,7 @@ pub fn export(command: &ExportCommand) -> Result<ExitCode, CliError> {
         run.complete()?;
     }
     let dir = run.path();
+    let earlier = files_in(command.output());
     let (tables, written) = match command {
         ExportCommand::Csv { tables, output, .. } => (&tables[..], csv(dir, tables, output)),
         ExportCommand::Flent(args) => (&[][..], flent(dir, &args.output)),
@@ -158,8 +174,17 @@ pub fn export(command: &ExportCommand) -> Result<ExitCode, CliError> {
         ExportCommand::Perfetto(args) => (&[][..], perfetto(dir, &args.output)),
         ExportCommand::Qlog(args) => (&[][..], qlog(dir, &args.output)),
     };
-    for path in written? {
+    let written = written?;
+    for path in &written {
         print(&format!("{}\n", path.display()));
+    }
+    let replaced = written.iter().filter(|path| earlier.contains(*path)).count();
+    if replaced > 0 {
+        let files = if replaced == 1 { "file" } else { "files" };
+        let output = command.output().display();
+        message(format_args!(
+            "ccbench: {output}: replaced {replaced} {files} of an earlier export"
+        ));
     }
     if let Some(warning) = failed_trials(dir, tables)? {
         message(format_args!("ccbench: {warning}"));
@@ -230,7 +255,10 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode, CliError> {
     let plans = other.and_then(|other| compare::plans_differ(one.path(), other));
     let claims = compare::claims(&differences, terminal_width());
     let agreement = compare::agreement(&differences);
-    print(&(compare::text(&differences) + &plans.unwrap_or_default() + &claims + &agreement));
+    let width = is_terminal().then(terminal_width);
+    print(
+        &(compare::text(&differences, width) + &plans.unwrap_or_default() + &claims + &agreement),
+    );
     Ok(ExitCode::Success)
 }
 
@@ -246,6 +274,7 @@ pub fn plot(args: PlotArgs) -> Result<ExitCode, CliError> {
         metrics: args.metrics,
         x: args.x,
         y: args.y,
+        by: args.by,
         width_mm: args.width_mm,
         height_mm: args.height_mm,
         trial_filter: TrialFilter { include_failed: args.include_failed, ..<_>::default() },

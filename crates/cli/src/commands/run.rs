@@ -8,8 +8,8 @@ use ccbench_results::expect::Outcome;
 use ccbench_results::model::{RunInfo, RunStatus, TrialFilter};
 use ccbench_results::scorecard::Scorecard;
 use ccbench_results::store::{RunDir, StoreError};
-use ccbench_results::summarize::summarize;
-use ccbench_results::table;
+use ccbench_results::summarize::{RunSummary, summarize};
+use ccbench_results::{report, table};
 use tracing::info;
 
 use crate::args::{RunArgs, RunOptions};
@@ -66,6 +66,8 @@ pub struct CompletedRun {
     result: Result<(), BackendError>,
     /// Whether the end of the run could be recorded.
     recorded: Result<(), StoreError>,
+    /// Number of trials that were repeated after the loss of a node.
+    repeated: usize,
     views: Option<Views>,
 }
 
@@ -76,6 +78,10 @@ impl CompletedRun {
     }
 }
 
+/// What a user can do who wants to add repetitions to a run.
+const MORE_REPETITIONS: &str =
+    "For more repetitions, start a new run: ccbench run PLAN --set repeat=N";
+
 /// Reads the plan of the command line, or of the results directory to resume.
 ///
 /// # Errors
@@ -85,7 +91,14 @@ fn plan_source(args: &RunArgs) -> Result<PlanSource, CliError> {
         (Some(_), _) if args.options.quick => Err(CliError::Usage(
             "--quick changes the plan, but --resume continues the plan that was run; leave out --quick".into(),
         )),
-        (Some(dir), _) => {
+        (Some(_), Some(plan)) => Err(CliError::Usage(format!(
+            "--resume continues the plan that was run, of which the directory has a copy; leave out {}. {MORE_REPETITIONS}",
+            plan.display()
+        ))),
+        (Some(_), None) if !args.sets.is_empty() => Err(CliError::Usage(format!(
+            "--set changes the plan, but --resume continues the plan that was run; leave out --set. {MORE_REPETITIONS}"
+        ))),
+        (Some(dir), None) => {
             RunDir::open(dir)?;
             Ok(PlanSource::read(&dir.join("plan.resolved.toml"))?)
         }
@@ -175,7 +188,8 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
                 true => dir,
                 false => Arc::new(finish(&experiment, path, &repetition)?),
             };
-            return Ok(CompletedRun { dir, result: Ok(()), recorded: Ok(()), views: None });
+            let (result, recorded) = (Ok(()), Ok(()));
+            return Ok(CompletedRun { dir, result, recorded, repeated: 0, views: None });
         }
         earlier = Some(repetition);
     }
@@ -364,7 +378,8 @@ impl PlanRun<'_> {
         // Open pages now load the report.
         progress.live().state().end(status.as_str());
         views.iter_mut().for_each(Views::run_ended);
-        Ok(CompletedRun { dir, result, recorded, views })
+        let repeated = progress.repeated();
+        Ok(CompletedRun { dir, result, recorded, repeated, views })
     }
 
     /// Serves the live views of the run.
@@ -448,12 +463,17 @@ pub fn conclude(
     completed: CompletedRun,
     tables: Tables,
 ) -> Result<Conclusion, CliError> {
-    let CompletedRun { dir, result, recorded, views } = completed;
+    let CompletedRun { dir, result, recorded, repeated, views } = completed;
     // Done even after an error: a full disk must not hide the committed trials.
     let conclusion = {
         let _ends = EndsProcess::start();
         summarize_run(&dir, tables, args.options.json, args.options.strict)
     };
+    match repeated {
+        0 => {}
+        1 => message(format_args!("1 trial was repeated after the loss of a node")),
+        count => message(format_args!("{count} trials were repeated after the loss of a node")),
+    }
     if matches!(result, Err(BackendError::Interrupted)) {
         // The directory has all other options that affect trials.
         let pki = args.options.tls.pki.as_ref();
@@ -471,6 +491,23 @@ pub fn conclude(
         message(format_args!("ccbench: {error}"));
     }
     Err(first)
+}
+
+/// Writes the report of a results directory again if it has one, because its numbers may have changed. A failure is a message.
+pub fn rewrite_report(summary: &RunSummary) {
+    let dir = summary.summary.run_dir.as_path();
+    let file = dir.join(report::REPORT_FILE);
+    if !file.is_file() {
+        return;
+    }
+    let written = report::write(summary, &file);
+    let (file, dir) = (file.display(), dir.display());
+    match written {
+        Ok(()) => message(format_args!("{file}: written again, without options of `report`")),
+        Err(error) => message(format_args!(
+            "ccbench: {file} is out of date: {error}; `ccbench report {dir}` writes it again"
+        )),
+    }
 }
 
 /// Writes and prints the summary of a run, and the end of its JSON output.
@@ -510,6 +547,7 @@ pub fn summarize_run(
                 Tables::Scorecard => table::print_scorecard(&summary, out, width)?,
             }
         }
+        rewrite_report(&summary);
         // Checked after printing: a full disk must not hide the numbers.
         summary.written?;
     }

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use ccbench_proto::cc::refuse_kernel_name;
 use ccbench_results::scorecard::{BASELINE, NAME_PREFIX};
 use ccbench_results::store::RunDir;
 
 use crate::args::RunArgs;
+use crate::args::new::NewCc;
 use crate::args::scorecard::ScorecardArgs;
 use crate::commands::check::size;
 use crate::commands::run::{self, Tables};
@@ -37,6 +37,8 @@ const TRACES: Embedded = &[
     ("traces/wireless.csv", embedded_file!(include_bytes, "traces/wireless.csv")),
 ];
 
+/// Longest part of a plan's name that comes from a file's.
+const MAX_NAME: usize = 40;
 /// The key in the plan's matrix of the congestion control under test.
 const TESTED: &str = "matrix.cc.tested.\"cc.scored\"";
 /// The level that contains this key. `check` warns there if it equals the baseline.
@@ -91,18 +93,22 @@ fn resumed(dir: &Path) -> Result<PlanSource, CliError> {
 
 /// Returns the overrides for the congestion control under test, followed by those of the command line.
 fn overrides(cc: &str, sets: &[String]) -> Result<Vec<String>, CliError> {
-    if let Some(why) = refuse_kernel_name(cc) {
-        return Err(CliError::Usage(why));
-    }
+    let parsed = cc.parse::<NewCc>().map_err(|error| CliError::Usage(error.to_string()))?;
+    let NewCc { name: cc, file } = parsed;
     let own = format!("cc.{cc}.");
     let is_file = |set: &String| set.strip_prefix(&own).is_some_and(|key| key.starts_with("file="));
     // A file already contains the algorithm.
-    let instance = match sets.iter().any(is_file) {
-        true => "{}".to_owned(),
-        false => format!("{{ algorithm = \"{cc}\" }}"),
+    let instance = match file {
+        Some((key, path)) => {
+            let path = toml_edit::Value::from(&*path.to_string_lossy());
+            format!("{{ {key} = {path} }}")
+        }
+        None if sets.iter().any(is_file) => "{}".to_owned(),
+        None => format!("{{ algorithm = \"{cc}\" }}"),
     };
     // Plan names have no dots.
-    let name = format!("name={NAME_PREFIX}{}", cc.replace('.', "_"));
+    let name: String = cc.replace('.', "_").chars().take(MAX_NAME).collect();
+    let name = format!("name={NAME_PREFIX}{name}");
     let of_command_line = sets.iter().map(|set| match set.strip_prefix(&own) {
         Some(key) => format!("{TESTED}.{key}"),
         None => set.clone(),
@@ -191,6 +197,17 @@ mod tests {
         let found = overrides("mine", &["cc.mine.file=mine.bpf.o".to_owned()]).unwrap();
         assert_eq!(found[0], "matrix.cc.tested.\"cc.scored\"={}");
         assert_eq!(found[1], "matrix.cc.tested.\"cc.scored\".file=mine.bpf.o");
+        let found = overrides("a/mine.bpf.o", &["cc.mine.params.gain=1".to_owned()]).unwrap();
+        assert_eq!(
+            found,
+            [
+                "matrix.cc.tested.\"cc.scored\"={ file = \"a/mine.bpf.o\" }",
+                "matrix.cc.tested.\"cc.scored\".params.gain=1",
+                "name=scorecard-mine",
+            ]
+        );
+        let source = overrides("mine.bpf.c", &[]).unwrap_err().to_string();
+        assert!(source.contains("is a source file; compile it first"), "{source}");
     }
 
     #[test]

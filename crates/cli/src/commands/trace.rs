@@ -141,6 +141,13 @@ fn convert(args: &ConvertArgs) -> Result<ExitCode, CliError> {
         }
     };
     let (trace, _) = read(&args.input, args.from)?;
+    let real = |path: &Path| std::fs::canonicalize(path).ok();
+    if real(&args.output).is_some_and(|output| Some(output) == real(&args.input)) {
+        return Err(CliError::Usage(format!(
+            "cannot write {}: it is the trace that is read; name another file",
+            args.output.display()
+        )));
+    }
     write(&args.output, &trace, output)
 }
 
@@ -258,6 +265,9 @@ mod tests {
         assert_eq!(convert("d.down", &["--format", "timed"]), 2);
         assert_eq!(convert("e.xyz", &["--format", "timed"]), 0);
         assert_eq!(convert("f.csv", &["--format", "dwell"]), 0);
+        // The input is not overwritten.
+        assert_eq!(ccbench(&["convert", &at("in.csv"), &at("./in.csv"), "--format", "timed"]), 2);
+        assert_eq!(std::fs::read_to_string(at("in.csv")).unwrap(), "10,2\n20,1\n");
         assert_eq!(convert("g.json", &["--format", "netem-trace"]), 0);
         assert_eq!(convert("h", &[]), 0);
         assert!(std::fs::read_to_string(at("h")).unwrap().starts_with("t_us,rate_bps"));

@@ -21,6 +21,8 @@ pub struct LiveState {
     trials: usize,
     /// Running trials, by number.
     running: BTreeMap<usize, LiveTrial>,
+    /// Trials that lost a node and wait for it, by number.
+    suspended: BTreeMap<usize, LiveTrial>,
     /// The trial that ended last, while no other runs.
     last_trial: Option<LiveTrial>,
     ended: BTreeMap<String, u32>,
@@ -37,8 +39,8 @@ pub struct LiveState {
 pub struct Cursor {
     /// The revision of its last update.
     revision: u32,
-    /// The number of the trial in its last update.
-    trial: usize,
+    /// The number of the trial in its last update, and the attempt at it.
+    trial: (usize, u32),
 }
 
 impl LiveState {
@@ -62,6 +64,22 @@ impl LiveState {
         self.next = next;
         self.last_trial = None;
         self.running.insert(facts.number, LiveTrial::new(facts));
+    }
+
+    /// Takes a trial that lost a node out of the running ones, until it is repeated or has ended.
+    pub fn suspend_trial(&mut self, number: usize) {
+        if let Some(trial) = self.running.remove(&number) {
+            self.suspended.insert(number, trial);
+        }
+    }
+
+    /// Starts a trial again. Its earlier rows are void. Returns the number of the attempt, from 1.
+    pub fn repeat_trial(&mut self, number: usize) -> u32 {
+        let earlier = self.suspended.remove(&number).or_else(|| self.running.remove(&number));
+        let Some(trial) = earlier.map(LiveTrial::next_attempt) else { return 1 };
+        let attempt = trial.attempt();
+        self.running.insert(number, trial);
+        attempt
     }
 
     /// Sets the start of a trial on the clock of each node.
@@ -97,7 +115,8 @@ impl LiveState {
 
     /// Ends a trial as `ok`, `degraded`, `failed` or `discarded`.
     pub fn end_trial(&mut self, number: usize, status: &'static str, reasons: Vec<String>) {
-        let Some(mut trial) = self.running.remove(&number) else { return };
+        let ended = self.running.remove(&number).or_else(|| self.suspended.remove(&number));
+        let Some(mut trial) = ended else { return };
         trial.judge(status, reasons);
         trial.end(self.revision + 1);
         *self.ended.entry(status.to_owned()).or_default() += 1;
@@ -126,8 +145,8 @@ impl LiveState {
     pub fn update(&mut self, cursor: Option<Cursor>) -> (Update, Cursor) {
         self.revision += 1;
         let shown = self.running.values().next().or(self.last_trial.as_ref());
-        let number = shown.map_or(0, LiveTrial::number);
-        let known = cursor.filter(|cursor| cursor.trial == number);
+        let shown_trial = shown.map_or((0, 0), |trial| (trial.number(), trial.attempt()));
+        let known = cursor.filter(|cursor| cursor.trial == shown_trial);
         let since = known.map_or(0, |cursor| cursor.revision);
         let run = RunView {
             name: self.name.clone(),
@@ -136,6 +155,7 @@ impl LiveState {
             ended: self.ended.clone(),
             last: self.last.iter().cloned().collect(),
             running: self.running.values().map(LiveTrial::running).collect(),
+            waits_for_nodes: !self.suspended.is_empty(),
             next: self.next.clone(),
             left_s: self.left.map(|left| left.as_secs()),
             messages: self.messages.iter().cloned().collect(),
@@ -143,6 +163,6 @@ impl LiveState {
             status: self.status.map(str::to_owned),
         };
         let update = Update { run, trial: shown.map(|trial| trial.view(since)) };
-        (update, Cursor { revision: self.revision, trial: number })
+        (update, Cursor { revision: self.revision, trial: shown_trial })
     }
 }

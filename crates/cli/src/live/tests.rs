@@ -194,6 +194,42 @@ fn a_subscriber_gets_what_has_changed_since_its_last_update() {
 }
 
 #[test]
+fn a_repeated_trial_starts_anew() {
+    let mut state = running(24, 1);
+    for ms in [0, 100, 23_000] {
+        state.record(1, "src", &sample("a/0", Side::Sender, ms, ms, 20_000));
+    }
+    let (first, cursor) = state.update(None);
+    let first = first.trial.unwrap();
+    assert_eq!((first.attempt, first.phase.as_deref()), (1, Some("two")));
+    state.suspend_trial(1);
+    let (waiting, _) = state.update(Some(cursor));
+    assert!(waiting.run.waits_for_nodes && waiting.run.running.is_empty());
+    assert!(waiting.trial.is_none());
+    assert_eq!(state.repeat_trial(1), 2);
+    state.clocks(1, clocks());
+    state.record(1, "src", &sample("a/0", Side::Sender, 500, 500, 30_000));
+    // A subscriber that got no update meanwhile gets everything, too.
+    let (again, _) = state.update(Some(cursor));
+    assert!(!again.run.waits_for_nodes);
+    let again = again.trial.unwrap();
+    assert_eq!((again.number, again.attempt, again.elapsed_s), (1, 2, 0.5));
+    assert_eq!(again.phase.as_deref(), Some("one"));
+    assert_eq!(again.flows["a/0"].rtt_us.bins, [Bin(5, 30_000.0, 30_000.0, 30_000.0)]);
+}
+
+#[test]
+fn a_trial_whose_node_does_not_come_back_has_ended() {
+    let mut state = running(24, 1);
+    state.suspend_trial(1);
+    state.end_trial(1, "failed", vec!["node dst was lost".to_owned()]);
+    let (update, _) = state.update(None);
+    assert!(!update.run.waits_for_nodes);
+    assert_eq!(update.run.ended["failed"], 1);
+    assert!(update.trial.is_some_and(|trial| trial.has_ended && trial.attempt == 1));
+}
+
+#[test]
 fn a_trial_that_ran_beside_another_is_sent_whole_when_it_is_shown() {
     let mut state = running(24, 1);
     state.start_trial(facts(2, 24, 1), None);

@@ -35,6 +35,8 @@ pub struct TrialFacts {
 #[derive(Debug)]
 pub struct LiveTrial {
     facts: TrialFacts,
+    /// The attempt at the trial, from 1.
+    attempt: u32,
     bins: Bins,
     /// CLOCK_MONOTONIC of each node at the trial's start.
     t0_ns: BTreeMap<String, u64>,
@@ -127,6 +129,7 @@ impl LiveTrial {
         Self {
             bins: Bins::new(length_ns, facts.flows),
             facts,
+            attempt: 1,
             t0_ns: BTreeMap::new(),
             elapsed_ns: 0,
             flows: BTreeMap::new(),
@@ -139,6 +142,17 @@ impl LiveTrial {
             has_ended: false,
             reasons: vec![],
         }
+    }
+
+    /// Makes the next attempt at this trial, without rows.
+    #[must_use]
+    pub fn next_attempt(self) -> Self {
+        Self { attempt: self.attempt + 1, ..Self::new(self.facts) }
+    }
+
+    /// Returns the attempt at the trial, from 1.
+    pub fn attempt(&self) -> u32 {
+        self.attempt
     }
 
     /// Returns the trial's number.
@@ -323,6 +337,7 @@ impl LiveTrial {
         let RunningTrial { number, label, phase, elapsed_s, length_s } = self.running();
         TrialView {
             number,
+            attempt: self.attempt,
             label,
             elapsed_s,
             length_s,

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 pub struct Update {
     /// The run.
     pub run: RunView,
-    /// The first running trial, or else the trial that ended last. If its number differs from the previous one, its earlier bins
-    /// are void.
+    /// The first running trial, or else the trial that ended last. If its number or attempt differs from the previous one, its
+    /// earlier bins are void.
     pub trial: Option<TrialView>,
 }
 
@@ -29,6 +29,9 @@ pub struct RunView {
     pub last: Vec<EndedTrial>,
     /// Running trials.
     pub running: Vec<RunningTrial>,
+    /// Whether a trial that lost a node waits until every node answers. It is not in `running`.
+    #[serde(default)]
+    pub waits_for_nodes: bool,
     /// The label of the trial that starts next; `None` after the last one.
     pub next: Option<String>,
     /// Estimate of the remaining wall-clock time.
@@ -72,6 +75,9 @@ pub struct RunningTrial {
 pub struct TrialView {
     /// Position in the order of all trials, from 1.
     pub number: usize,
+    /// The attempt at the trial, from 1. A trial that lost a node is repeated.
+    #[serde(default)]
+    pub attempt: u32,
     /// Point and repetition.
     pub label: String,
     /// Time since the trial's start.

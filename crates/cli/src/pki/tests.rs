@@ -215,6 +215,20 @@ fn only_what_the_authority_signed_is_renewed_and_revoked() {
 }
 
 #[test]
+fn the_certificate_of_a_node_that_has_the_key_is_not_renewed() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = authority_in(&dir);
+    node(&pki, &["n1".to_owned()]).unwrap();
+    std::fs::remove_file(pki.join("n1.key")).unwrap();
+    let error = renew(&pki, &pki.join("n1.pem"), None).unwrap_err();
+    assert!(matches!(error, PkiError::KeyOnNode { .. }), "{error}");
+    let error = error.to_string();
+    for part in ["n1.key does not exist", "`ccbench-agent join --dir NEW`", "n1.pem`, remove "] {
+        assert!(error.contains(part), "no `{part}`: {error}");
+    }
+}
+
+#[test]
 fn no_part_of_an_authority_is_overwritten() {
     for kept in ["ca.key", "ca.pem", "controller.pem", "controller.key"] {
         let dir = tempfile::tempdir().unwrap();

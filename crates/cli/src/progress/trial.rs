@@ -179,6 +179,29 @@ impl<'a> TrialProgress<'a> {
         self.progress.live.state().clocks(self.number, t0_ns);
     }
 
+    /// Reports that the trial has lost a node and waits until every node answers.
+    pub fn suspend(&self) {
+        self.progress.live.state().suspend_trial(self.number);
+    }
+
+    /// Reports that every node answers and the trial starts again.
+    pub fn repeat_after_loss(&mut self) {
+        let repeated = &self.progress.repeated;
+        repeated.set(repeated.get() + 1);
+        self.repeat("every node answers again");
+    }
+
+    /// Reports that the trial starts again. The rows so far are void.
+    pub fn repeat(&mut self, why: &str) {
+        let attempt = self.progress.live.state().repeat_trial(self.number);
+        (self.phase, self.printed_s, self.live_due_us) = (0, 0, 0);
+        self.sockets.clear();
+        self.probes.clear();
+        let text =
+            format!("trial {}/{}: {why}; attempt {attempt}", self.number, self.progress.trials);
+        self.message("trial_repeat", &text);
+    }
+
     /// Prints a message. `kind` is its event in JSON output.
     pub fn message(&self, kind: &str, text: &str) {
         self.progress.message(kind, text);
@@ -531,6 +554,32 @@ mod tests {
         ];
         assert_eq!(printed, expected);
         assert!(progress.due(second(30)).is_empty());
+    }
+
+    #[test]
+    fn a_repeated_trial_has_no_rows_of_the_attempt_before() {
+        let second = |s: u64| Micros::new(s * 1_000_000);
+        let phases = [("alone", 0), ("compete", 10)];
+        let phases = phases.map(|(name, s)| PhaseSpan::new(name, second(s), second(s + 10))).into();
+        let all = Progress { output: Output::Plain, ..Progress::new(false, 1) };
+        let mut progress = TrialProgress::idle(&all);
+        progress.schedule = TrialSchedule { phases, groups: BTreeMap::new(), flows: 1 };
+        let rate_at_end = |progress: &mut TrialProgress<'_>, bytes_per_s: u64| {
+            let mut printed = Vec::new();
+            for s in 0..=12 {
+                let row = sample("a", Side::Sender, s * 1_000_000_000, s * bytes_per_s, 20_000);
+                progress.record("src", &row);
+                printed.extend(progress.due(second(s)));
+            }
+            printed
+        };
+        let first = rate_at_end(&mut progress, 1_250_000);
+        assert_eq!(first.last().unwrap().groups, [stats("a", 1e7, 20_000.0)]);
+        progress.repeat_after_loss();
+        assert_eq!(all.repeated(), 1);
+        let again = rate_at_end(&mut progress, 2_500_000);
+        assert_eq!(again.last().unwrap().phase, "alone");
+        assert_eq!(again.last().unwrap().groups, [stats("a", 2e7, 20_000.0)]);
     }
 
     #[test]

@@ -52,7 +52,8 @@ pub fn suggestion(plan: &CheckedPlan, host: &Host, usable: &[Engine]) -> Option<
     let how = match usable.iter().copied().find(|engine| runs_in_lab(plan, *engine)) {
         Some(engine) => {
             let seconds = lab_seconds(plan, engine, host.cpus);
-            format!("`--lab` does not depend on it (about {})", duration(seconds))
+            let (time, name) = (duration(seconds), &plan.plan().name);
+            format!("`--lab` does not depend on it (about {time} for the plan `{name}`)")
         }
         None => "`--lab` does not depend on it, after `ccbench lab build` (once, about 35 minutes)"
             .to_owned(),
@@ -137,7 +138,13 @@ mod tests {
     fn every_reason_is_named_with_the_time_in_the_lab() {
         let bad = Host { cpus: 1, steal_pct: 7.4, has_netem: false };
         let text = suggestion(&plan("delay = \"5ms\""), &bad, &UML).unwrap();
-        for word in ["one CPU", "steal since boot is 7 %", "no netem", "`--lab`", "about 13 s"] {
+        for word in [
+            "one CPU",
+            "steal since boot is 7 %",
+            "no netem",
+            "`--lab`",
+            "about 13 s for the plan `p`",
+        ] {
             assert!(text.contains(word), "no `{word}`: {text}");
         }
         let text = suggestion(&plan("delay = \"5ms\""), &bad, &[]).unwrap();

@@ -20,7 +20,7 @@ use tonic::transport::Channel;
 use tracing::{debug, info};
 
 use super::{Testbed, refusals};
-use crate::agents::{AgentError, Agents, CALL_TIMEOUT, SentFiles};
+use crate::agents::{AgentError, Agents, CALL_TIMEOUT, SentFiles, status_text};
 use crate::backend::error::BackendError;
 use crate::backend::record_not_run;
 use crate::clock;
@@ -361,7 +361,7 @@ async fn forward_stream(
 ) {
     let error = match timeout(CALL_TIMEOUT, client.run(request)).await {
         Err(_) => Some(format!("did not start within {} s", CALL_TIMEOUT.as_secs())),
-        Ok(Err(status)) => Some(status.message().to_owned()),
+        Ok(Err(status)) => Some(status_text(&status)),
         Ok(Ok(response)) => {
             let mut stream = response.into_inner();
             loop {
@@ -373,7 +373,7 @@ async fn forward_stream(
                         }
                     }
                     Ok(None) => break None,
-                    Err(status) => break Some(status.message().to_owned()),
+                    Err(status) => break Some(status_text(&status)),
                 }
             }
         }

@@ -35,8 +35,9 @@ pub struct Screen {
 impl Screen {
     /// Applies the next update of the run.
     pub fn apply(&mut self, update: Update) {
-        let number = |update: &Update| update.trial.as_ref().map(|trial| trial.number);
-        if number(&update) != number(&self.update) {
+        let shown =
+            |update: &Update| update.trial.as_ref().map(|trial| (trial.number, trial.attempt));
+        if shown(&update) != shown(&self.update) {
             self.history.clear();
         }
         for (id, flow) in update.trial.iter().flat_map(|trial| &trial.flows) {
@@ -177,6 +178,7 @@ fn header(run: &RunView, trial: Option<&TrialView>) -> Vec<Line<'static>> {
     let beside = (beside > 0).then(|| format!("{beside} more at the same time"));
     let coming = [left, beside, next].into_iter().flatten().collect::<Vec<_>>().join(" · ");
     let now = match trial {
+        None if run.waits_for_nodes => "waiting until every node answers".to_owned(),
         None => "waiting for the first trial".to_owned(),
         Some(trial) => {
             let without = if trial.has_ended { "ended" } else { "between phases" };
@@ -482,6 +484,15 @@ mod tests {
         next.trial.as_mut().unwrap().number = 3;
         screen.apply(next);
         assert!(lines(&screen, 98, 15)[4].contains("20.00     █"));
+        let mut again = update();
+        again.trial.as_mut().unwrap().number = 3;
+        again.trial.as_mut().unwrap().attempt = 2;
+        again.trial.as_mut().unwrap().flows.insert("f/0".to_owned(), flow("cubic", &[5e6]));
+        screen.apply(again);
+        assert!(lines(&screen, 98, 15)[4].contains(" 5.00 █ "), "a repeated trial starts anew");
+        let run = RunView { waits_for_nodes: true, ..RunView::default() };
+        screen.apply(Update { run, trial: None });
+        assert_eq!(lines(&screen, 98, 15)[1], "waiting until every node answers");
     }
 
     #[test]

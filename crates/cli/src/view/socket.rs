@@ -4,6 +4,7 @@
 //! of the same user or of root, and readers trust only sockets that belong to these.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};
 use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt as _;
@@ -11,6 +12,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
 
+use ccbench_results::journal;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 use tokio::io::AsyncWriteExt as _;
@@ -137,6 +139,9 @@ pub fn connect(name: &str) -> io::Result<UnixStream> {
 pub fn find(dir: Option<&Path>) -> Result<UnixStream, ViewError> {
     if let Some(dir) = dir {
         return connect(&name(dir)).map_err(|error| match error.kind() {
+            io::ErrorKind::ConnectionRefused if is_written(dir) => {
+                ViewError::Elsewhere(dir.to_owned())
+            }
             io::ErrorKind::ConnectionRefused => ViewError::NotRunning(dir.to_owned()),
             _ => ViewError::io("connect to the run")(error),
         });
@@ -152,6 +157,13 @@ pub fn find(dir: Option<&Path>) -> Result<UnixStream, ViewError> {
             Err(ViewError::Several(all.filter_map(named).collect()))
         }
     }
+}
+
+/// Returns whether a process writes to the run in this directory.
+pub fn is_written(dir: &Path) -> bool {
+    // A journal that cannot be read shows nothing.
+    let is_readable = File::open(dir.join(journal::FILE_NAME)).is_ok();
+    is_readable && journal::is_written(dir)
 }
 
 /// Returns the names with this user's prefix on which any process listens.
@@ -314,6 +326,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let error = find(Some(dir.path())).unwrap_err();
         assert!(matches!(&error, ViewError::NotRunning(path) if path == dir.path()), "{error}");
+        // Its socket would be in another network namespace.
+        let written = File::create(dir.path().join(journal::FILE_NAME)).unwrap();
+        written.lock().unwrap();
+        let error = find(Some(dir.path())).unwrap_err();
+        assert!(matches!(&error, ViewError::Elsewhere(_)), "{error}");
+        drop(written);
         let listener = bind(dir.path()).unwrap();
         assert!(names().contains(&name(dir.path())));
         assert!(bind(dir.path()).is_err(), "one run has a directory");

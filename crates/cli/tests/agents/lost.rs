@@ -28,6 +28,8 @@ fn a_trial_that_lost_a_node_is_repeated_once_the_node_answers() {
         run_on(serve_runs(vec![vec![probe()], vec![probe(), fake::done()]]));
     assert_eq!((status, reasons), (TrialStatus::Ok, vec![]));
     assert!(printed.contains("trying again when every node answers"), "{printed}");
+    assert!(printed.contains("trial 1/1: every node answers again; attempt 2"), "{printed}");
+    assert!(printed.contains("1 trial was repeated after the loss of a node"), "{printed}");
 }
 
 #[test]
