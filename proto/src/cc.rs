@@ -66,15 +66,21 @@ pub struct NamedState {
     pub name: &'static str,
 }
 
+/// The numbers and names of states in the unit of their variable, `0 STARTUP 1 DRAIN`; empty for other units.
+pub fn states_in(unit: &str) -> Vec<(u32, &str)> {
+    let words: Vec<&str> = unit.split_whitespace().collect();
+    let states = words.chunks(2).map(|pair| match pair {
+        [number, name] => Some((number.parse().ok()?, *name)),
+        _ => None,
+    });
+    states.collect::<Option<Vec<_>>>().unwrap_or_default()
+}
+
 /// The states of an instance. A core names them in the unit of their variable: `0 STARTUP 1 DRAIN`. The kernel's have none.
 pub fn states(cc: &Cc) -> Vec<NamedState> {
     let of = |stat: &'static Stat| {
-        let words: Vec<&'static str> = stat.unit.split_whitespace().collect();
-        let named = words.chunks_exact(2).map(|pair| {
-            let number = pair[0].parse().ok()?;
-            Some(NamedState { variable: &stat.name, number, name: pair[1] })
-        });
-        named.collect::<Option<Vec<_>>>().unwrap_or_default()
+        let named = states_in(&stat.unit).into_iter();
+        named.map(|(number, name)| NamedState { variable: &stat.name, number, name })
     };
     match scheme(&cc.algorithm) {
         Some((_, core)) if is_own(cc) => core.stats.iter().flat_map(of).collect(),

@@ -372,13 +372,10 @@ impl FromStr for Limit {
             limit = text.parse().map(Self::Bytes);
         }
         let example = "\"187500B\", \"40p\", \"15ms\" or \"1.5bdp\"";
-        limit.map_err(|error| {
-            let example: Cow<'static, str> = match &error.example {
-                // The unit that was probably meant.
-                Cow::Owned(meant) => meant.clone().into(),
-                Cow::Borrowed(_) => example.into(),
-            };
-            UnitError { what, example, ..error }
+        limit.map_err(|error| match error.example {
+            // The unit that was probably meant.
+            Cow::Owned(_) => UnitError { what, ..error },
+            Cow::Borrowed(_) => UnitError { what, example: example.into(), ..error },
         })
     }
 }

@@ -162,7 +162,7 @@ def agreement(name, printed, judged):
     found = re.search(r"^\d+ of (\d+) points? agrees?$", printed, re.MULTILINE)
     if not found:
         return "none judged", [f"{name}: no point was judged"]
-    chance = {(row["point"], f"{row['metric']} of {row['subject']} in {row['phase']}") for row in judged if is_chance(name, row)}
+    chance = {(row["point"], f"{row['metric']} of {row['subject']} in {row['phase']}") for row in judged if row["agrees"] != "true" and is_chance(name, row)}
     apart = []
     for point, exceeded in re.findall(r"^does not agree:(?: (.*?))?: (.*)$", printed, re.MULTILINE):
         rest = [one for one in exceeded.split("; ") if (point, one) not in chance]

@@ -97,21 +97,27 @@ impl CpuReport {
     /// # Panics
     /// Panics if the assertions do, unless CPU time was missing.
     pub fn check<T>(&self, tolerance: Duration, assertions: impl FnOnce() -> T) -> Option<T> {
-        self.skip_if(self.is_short(tolerance), assertions)
+        self.skip_if(self.is_short(tolerance), "", assertions)
     }
 
-    fn skip_if<T>(&self, is_short: bool, assertions: impl FnOnce() -> T) -> Option<T> {
+    /// `details` is what a skip and a failure also print.
+    fn skip_if<T>(
+        &self,
+        is_short: bool,
+        details: &str,
+        assertions: impl FnOnce() -> T,
+    ) -> Option<T> {
         match catch_unwind(AssertUnwindSafe(assertions)) {
             Ok(value) => Some(value),
             Err(panic) if is_short => {
                 let message = panic.downcast_ref::<String>().map(String::as_str);
                 let message = message.or_else(|| panic.downcast_ref::<&str>().copied());
                 let first = message.unwrap_or("an assertion failed").lines().next();
-                skip(&format!("no CPU: {self}; {}", first.unwrap_or_default()));
+                skip(&format!("no CPU: {self}{details}; {}", first.unwrap_or_default()));
                 None
             }
             Err(panic) => {
-                eprintln!("not excused: {self}");
+                eprintln!("not excused: {self}{details}");
                 resume_unwind(panic)
             }
         }
@@ -147,12 +153,8 @@ impl CpuReport {
     ) -> Option<T> {
         let journals = last_journals(results);
         let excused = self.is_disturbed() && has_only_timing_reasons_or(reasons, &journals);
-        self.skip_if(excused, || {
-            catch_unwind(AssertUnwindSafe(assertions)).unwrap_or_else(|panic| {
-                eprintln!("reasons of its trials: {:?}", reason_codes(&journals));
-                resume_unwind(panic)
-            })
-        })
+        let details = format!("; reasons of its trials: {:?}", reason_codes(&journals));
+        self.skip_if(excused, &details, assertions)
     }
 
     /// Returns whether missing CPU time explains that experiments in these results directories failed: since each was last started or

@@ -1,10 +1,12 @@
 //! Describes this node and its capabilities. Changes nothing.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::OnceLock;
 
 use ccbench_proto::wire;
 
+use crate::error::AgentError;
 use crate::flow::process::Generators;
 use crate::guest;
 use crate::launch;
@@ -43,7 +45,8 @@ pub async fn describe(generators: &Generators, notes: &[String]) -> wire::NodeIn
             info.iperf3_json_stream = version.has_json_stream();
         }
         // The lab's guest has it only if a flow uses it.
-        Err(_) if Path::new(guest::TASK).exists() => {}
+        Err(AgentError::NoIperf3 { source })
+            if source.kind() == ErrorKind::NotFound && Path::new(guest::TASK).exists() => {}
         Err(error) => info.notes.push(error.to_string()),
     }
     info

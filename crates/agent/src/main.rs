@@ -17,6 +17,7 @@ use ccbench_agent::{
 };
 use ccbench_io::console;
 use ccbench_proto::printable;
+use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory as _, Parser as _};
 use rustix::fs::Mode;
 use tokio::signal::unix::{SignalKind, signal};
@@ -37,12 +38,12 @@ fn main() -> ExitCode {
 /// Reads the command line. An error ends the process.
 fn parse() -> Cli {
     let words: Vec<_> = std::env::args_os().collect();
-    Cli::try_parse_from(&words).unwrap_or_else(|error| {
-        let _ = error.print();
+    Cli::try_parse_from(&words).unwrap_or_else(|mut error| {
         if let Some(hint) = command_hint(&error, &words) {
-            console::message(format_args!("ccbench link: {hint}"));
+            let hint = ContextValue::StyledStrs(vec![hint.into()]);
+            error.insert(ContextKind::Suggested, hint);
         }
-        std::process::exit(error.exit_code())
+        error.exit()
     })
 }
 

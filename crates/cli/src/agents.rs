@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use ccbench_proto::plan::node::is_loopback;
 use ccbench_proto::wire;
 use ccbench_proto::wire::agent_client::AgentClient;
 use futures_util::future::join_all;
@@ -20,7 +21,7 @@ use crate::clock;
 use crate::clock_offset::{ClockHistory, ClockOffset, ClockPrediction};
 use crate::exit::ExitCode;
 use crate::tls::{Tls, TlsError};
-use causes::{EXPIRED, chain, is_refused, refused_certificate};
+use causes::{CertificateRefusal, chain, is_refused, refused_certificate};
 
 mod causes;
 mod files;
@@ -170,8 +171,6 @@ pub struct Agent {
     not_undone: BTreeSet<String>,
     /// The node's generation in its last reply.
     generation: AtomicU64,
-    /// Whether it listens on TCP, where message sizes are limited.
-    is_remote: bool,
     /// Whether it reads the same clock as this process.
     shares_clock: bool,
     clock: ClockHistory,
@@ -207,7 +206,6 @@ impl Agents {
             let info = call(&node, "describe", describe).await.map_err(|e| e.at(&address))?;
             info!(node, kernel = info.kernel, agent = info.agent_version, "describe");
             let generation = info.generation.into();
-            let is_remote = matches!(address, Address::Tcp(_));
             let shares_clock = clock::is_shared(&info);
             let clock = ClockHistory::default();
             let agent = Agent {
@@ -218,7 +216,6 @@ impl Agents {
                 not_booted: None,
                 not_undone: BTreeSet::new(),
                 generation,
-                is_remote,
                 shares_clock,
                 clock,
             };
@@ -369,7 +366,7 @@ async fn connect(node: &str, address: &Address, tls: Option<&Tls>) -> Result<Cha
                 endpoint = tls.apply(endpoint).map_err(|e| fail(chain(&e)))?;
             }
             let refusal = |e: &tonic::transport::Error| {
-                let by_node = || refused_certificate(&chain(e));
+                let by_node = || Some(refused_certificate(&chain(e))?.to_string());
                 tls.and_then(|tls| tls.refusal(e)).or_else(by_node)
             };
             endpoint.connect().await.map_err(|e| match refusal(&e) {
@@ -398,12 +395,6 @@ fn check_loopback(addresses: &BTreeMap<String, Address>) -> Result<(), AgentErro
         return Ok(());
     }
     Err(AgentError::NoCertificates { nodes: nodes.join(", ") })
-}
-
-fn is_loopback(target: &str) -> bool {
-    let host = target.rsplit_once(':').map_or(target, |(host, _)| host);
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 impl Agent {
@@ -498,10 +489,13 @@ fn refused(node: &str, step: &'static str, status: &tonic::Status) -> AgentError
     use tonic::Code;
     let (node, mut reason) = (node.to_owned(), status_text(status));
     if let Some(why) = refused_certificate(&reason) {
-        return match why.ends_with(EXPIRED) {
-            // After a reboot, the node's clock may not be set yet. It is asked again, like a lost node.
-            true => AgentError::Call { node, step, reason: why },
-            false => AgentError::Refused { node, step, reason: why },
+        let reason = why.to_string();
+        return match why {
+            // It is asked again, like a lost node.
+            CertificateRefusal::Expired => AgentError::Call { node, step, reason },
+            CertificateRefusal::Revoked
+            | CertificateRefusal::UnknownAuthority
+            | CertificateRefusal::BadSignature => AgentError::Refused { node, step, reason },
         };
     }
     if is_refused(status) {

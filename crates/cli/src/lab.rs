@@ -104,14 +104,15 @@ impl Lab {
         let open = |machine: (Engine, Series)| {
             let of_machine = |point: &&Point| lab.machine(point) == machine;
             let plans = || points.iter().filter(of_machine).map(|point| point.plan.plan());
-            let mut image = VmImage::open(machine.0, machine.1)?;
-            if plans().any(userland::needs_iperf3) {
-                image = image.with_programs(Programs::Iperf3)?;
-            }
-            if plans().any(modules::are_used) {
-                image = image.with_modules()?;
-            }
-            Ok((machine, image))
+            let programs = match plans().any(userland::needs_iperf3) {
+                true => Programs::Iperf3,
+                false => Programs::None,
+            };
+            let image = VmImage::open(machine.0, machine.1, programs)?;
+            Ok((
+                machine,
+                if plans().any(modules::are_used) { image.with_modules()? } else { image },
+            ))
         };
         let opened = kernels.into_iter().map(open).collect::<Result<Vec<_>, LabError>>()?;
         let can_dilate = opened.iter().any(|(_, image)| image.kernel().can_dilate());

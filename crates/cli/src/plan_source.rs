@@ -123,17 +123,14 @@ impl PlanSource {
         Self { reworded: Some((key, reason)), ..self }
     }
 
-    /// Checks the plan for the simulator if `simulated`.
+    /// Checks the plan for the lab, also if the plan does not select it, or for the simulator.
     #[must_use]
-    pub fn for_simulator(self, simulated: bool) -> Self {
-        let target = if simulated { Target::Simulator } else { self.target };
-        Self { target, ..self }
-    }
-
-    /// Checks the plan for the lab if `in_lab`, also if the plan does not select it.
-    #[must_use]
-    pub fn for_lab(self, in_lab: bool) -> Self {
-        let target = if in_lab { Target::Lab } else { self.target };
+    pub fn for_backend(self, in_lab: bool, simulated: bool) -> Self {
+        let target = match (in_lab, simulated) {
+            (_, true) => Target::Simulator,
+            (true, false) => Target::Lab,
+            (false, false) => self.target,
+        };
         Self { target, ..self }
     }
 

@@ -107,21 +107,18 @@ fn polars_text(error: &PolarsError) -> String {
 }
 
 fn polars_hint(error: &PolarsError) -> &'static str {
-    // The writer of Parquet has lost the kind of the error, but the text of the C library ends in its number.
-    let is_numbered = |number: i32, text: &str| text.ends_with(&format!("(os error {number})"));
     match error {
         PolarsError::IO { error, .. } => hint(error),
+        // The writer of Parquet has lost the kind of the error, but the text of the C library ends in its number.
         PolarsError::ComputeError(_) => {
             let text = error.to_string();
-            let number = [ENOSPC, EDQUOT].into_iter().find(|number| is_numbered(*number, &text));
+            let number = text.strip_suffix(')').and_then(|text| text.rsplit_once("(os error "));
+            let number = number.and_then(|(_, number)| number.parse().ok());
             number.map_or("", |number| hint(&std::io::Error::from_raw_os_error(number)))
         }
         _ => "",
     }
 }
-
-const ENOSPC: i32 = rustix::io::Errno::NOSPC.raw_os_error();
-const EDQUOT: i32 = rustix::io::Errno::DQUOT.raw_os_error();
 
 /// The result of reading or writing a file.
 pub(crate) type Result<T, E = FileError> = std::result::Result<T, E>;
@@ -144,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_named_once_with_a_hint() {
-        let cause = std::io::Error::from_raw_os_error(ENOSPC);
+        let cause = std::io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error());
         let text = format!("parquet: File out of specification: {IO_CAUSE}{cause}");
         let error = polars_error("write", Path::new("part.parquet"));
         let printed = error(PolarsError::ComputeError(text.into())).to_string();

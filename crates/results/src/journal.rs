@@ -474,9 +474,13 @@ impl Journal {
 }
 
 /// Returns whether a process holds the journal's lock, and so writes to it. Also true if the file cannot be read or locked.
-pub fn is_written(dir: &Path) -> bool {
-    let file = File::open(dir.join(FILE_NAME));
-    !file.is_ok_and(|file| file.try_lock_shared().is_ok())
+pub(crate) fn is_written(dir: &Path) -> bool {
+    !File::open(dir.join(FILE_NAME)).is_ok_and(|file| !is_locked(&file))
+}
+
+/// Returns whether a process holds the lock of this journal, and so writes to it. Also true if it cannot be locked.
+pub fn is_locked(journal: &File) -> bool {
+    journal.try_lock_shared().is_err()
 }
 
 /// Maximum number of tries.

@@ -240,9 +240,7 @@ impl RunDir {
 
     /// Returns the command line of the first session.
     pub fn command_line(&self) -> Vec<String> {
-        let state = self.shared.state();
-        let first = state.record.sessions.first();
-        first.map(|session| session.command_line.clone()).unwrap_or_default()
+        self.command_lines().into_iter().next().unwrap_or_default()
     }
 
     /// Returns the command line of each session, the first one first.

@@ -65,9 +65,7 @@ pub fn print_claims(run: &RunSummary, out: &mut impl Write, width: u16) -> Resul
         "\n".to_owned() + &incomplete_run(summary).map_or(String::new(), |line| line + "\n\n");
     message += &claims_text(&run.expectations, width);
     write_decisions(&mut message, run, width);
-    reasons::write(summary, &mut message, MAX_REASONS_BELOW_CLAIMS);
-    write_limited(&mut message, "", &summary.fallbacks, MAX_NOTES, "the `link` events");
-    write_limited(&mut message, "note: ", &summary.notes, MAX_NOTES, "run.json");
+    write_remarks(&mut message, summary, MAX_REASONS_BELOW_CLAIMS);
     let dir = summary.run_dir.display();
     let _ = writeln!(
         message,
@@ -85,9 +83,7 @@ pub fn print_scorecard(run: &RunSummary, out: &mut impl Write, width: u16) -> Re
     let mut message =
         "\n".to_owned() + &incomplete_run(summary).map_or(String::new(), |line| line + "\n\n");
     message += &run.scorecard.as_ref().map_or(String::new(), |scorecard| scorecard.text(width));
-    reasons::write(summary, &mut message, MAX_REASONS_BELOW_CLAIMS);
-    write_limited(&mut message, "", &summary.fallbacks, MAX_NOTES, "the `link` events");
-    write_limited(&mut message, "note: ", &summary.notes, MAX_NOTES, "run.json");
+    write_remarks(&mut message, summary, MAX_REASONS_BELOW_CLAIMS);
     let dir = summary.run_dir.display();
     let _ = writeln!(
         message,
@@ -176,9 +172,7 @@ fn text_of(run: &RunSummary, extent: Extent) -> String {
         let _ = write!(out, "\n{}", scorecard.text(width));
     }
     write_decisions(&mut out, run, width);
-    reasons::write(summary, &mut out, MAX_REASONS);
-    write_limited(&mut out, "", &summary.fallbacks, MAX_NOTES, "the `link` events");
-    write_limited(&mut out, "note: ", &summary.notes, MAX_NOTES, "run.json");
+    write_remarks(&mut out, summary, MAX_REASONS);
     write_files(&mut out, run);
     if let Err(error) = &run.written {
         let _ = writeln!(out, "some result files could not be written: {error}");
@@ -568,6 +562,13 @@ fn verdict_counts(summary: &Summary, point_id: u32, with_interrupted: bool) -> S
         true => format!("{ok}/{degraded}/{failed}/{}", count(TrialStatus::Aborted)),
         false => format!("{ok}/{degraded}/{failed}"),
     }
+}
+
+/// Writes the reasons of degraded and failed trials, the fallbacks of links, and the notes.
+fn write_remarks(out: &mut String, summary: &Summary, most_reasons: usize) {
+    reasons::write(summary, out, most_reasons);
+    write_limited(out, "", &summary.fallbacks, MAX_NOTES, "the `link` events");
+    write_limited(out, "note: ", &summary.notes, MAX_NOTES, "run.json");
 }
 
 /// Prints how many lines are left out and where they are.

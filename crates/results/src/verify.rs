@@ -70,11 +70,13 @@ pub fn verify(dir: &Path) -> Result<Verification> {
         }
         Err(error) => return Err(io_error("read", &path)(error).into()),
     };
-    let state = read_journal(dir, &bytes, &mut found);
+    // If the record cannot be read, its digest reports the damage.
+    let record = RunRecord::read(dir).ok();
+    let state = read_journal(record.as_ref(), &bytes, &mut found);
     found.trials = state.committed.len();
     let is_finished = |end: &&TrialEnd| end.status != TrialStatus::Aborted;
     found.finished = state.committed.values().filter(is_finished).count();
-    found.planned = planned(dir);
+    found.planned = record.as_ref().map_or(0, planned);
     let mut wanted = run_files(&state);
     for end in state.committed.values() {
         trial_files(dir, &state, end, &mut wanted);
@@ -90,17 +92,15 @@ pub fn verify(dir: &Path) -> Result<Verification> {
     Ok(found)
 }
 
-/// Returns the number of trials that a run needs; 0 if its record cannot be read, or its rows were imported.
-fn planned(dir: &Path) -> usize {
-    let record = RunRecord::read(dir).ok().filter(|r| r.backend() != RunBackend::Import);
-    record.map_or(0, |record| record.planned() as usize)
+/// Returns the number of trials that a run needs; 0 if its rows were imported.
+fn planned(record: &RunRecord) -> usize {
+    if record.backend() == RunBackend::Import { 0 } else { record.planned() as usize }
 }
 
 /// Returns the state according to the intact lines.
-fn read_journal(dir: &Path, bytes: &[u8], found: &mut Verification) -> RunState {
+fn read_journal(record: Option<&RunRecord>, bytes: &[u8], found: &mut Verification) -> RunState {
     let (state, bad_lines) = journal::read_intact(bytes);
-    // If the record cannot be read, its digest reports the damage.
-    let lost = RunRecord::read(dir).map(|record| record.lost(&state)).unwrap_or_default();
+    let lost = record.map(|record| record.lost(&state)).unwrap_or_default();
     let mut add = |what: String| found.damaged.push((journal::FILE_NAME.to_owned(), what));
     let is_whole = bad_lines.is_empty() && lost.is_empty();
     for (line, what) in bad_lines {

@@ -8,6 +8,13 @@ use serde::{Deserialize, Serialize};
 use super::Series;
 use super::text::Address;
 
+/// Whether the address `host:port` of an agent is on this machine. Other connections need certificates.
+pub fn is_loopback(agent: &str) -> bool {
+    let host = agent.rsplit_once(':').map_or(agent, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
 /// One machine of the experiment.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]

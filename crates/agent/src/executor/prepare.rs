@@ -252,7 +252,7 @@ pub async fn prepare(
             .audit()
             .change(format!("congestion control {} ({via}{of})", loaded.kernel_name));
     }
-    check_kernel_ccs(&task, verify::check).await?;
+    check_kernel_ccs(&task, |_| true, verify::check).await?;
     if !task.keep_offloads {
         // A node that ccbench made has no other use for its interfaces. Super-packets would also cross the interfaces
         // that nothing here shapes.
@@ -286,15 +286,16 @@ pub async fn prepare(
     Ok(reply)
 }
 
-/// Checks each congestion control of this node that the plan does not define, beside the runtime: the kernel may load its module.
+/// Checks each congestion control of probes and of these flows that the plan does not define, beside the runtime: the kernel may load its module.
 ///
 /// # Errors
 /// The first one that the kernel does not have.
 async fn check_kernel_ccs(
     task: &NodeTask,
+    is_checked: impl Fn(&FlowTask) -> bool,
     check: fn(&str) -> Result<(), NotAvailable>,
 ) -> Result<(), AgentError> {
-    let flows = task.clients.iter().chain(&task.servers);
+    let flows = task.clients.iter().chain(&task.servers).filter(|flow| is_checked(flow));
     let flows = flows.map(|flow| (&flow.group, &flow.plan.cc));
     let probes = task.served.iter().map(|probe| (&probe.id, &probe.plan.cc));
     let of_kernel = flows.chain(probes).filter_map(|(name, cc)| {
@@ -323,17 +324,7 @@ pub async fn check_sent_ccs(
     if task.kernel_release.is_some() {
         return Ok(());
     }
-    let sent = |flows: &[FlowTask]| -> Vec<FlowTask> {
-        flows.iter().filter(|flow| names::sender(flow) == node).cloned().collect()
-    };
-    let sends = NodeTask {
-        clients: sent(&task.clients),
-        servers: sent(&task.servers),
-        served: task.served.clone(),
-        cc: task.cc.clone(),
-        ..NodeTask::default()
-    };
-    check_kernel_ccs(&sends, check).await
+    check_kernel_ccs(task, |flow| names::sender(flow) == node, check).await
 }
 
 fn set_sysctls(
@@ -545,7 +536,7 @@ mod tests {
             let (available, hint) = (String::new(), String::new());
             Err(NotAvailable { source: std::io::Error::other(thread), available, hint })
         };
-        let error = check_kernel_ccs(&task, on_thread).await.unwrap_err().to_string();
+        let error = check_kernel_ccs(&task, |_| true, on_thread).await.unwrap_err().to_string();
         let expected = "flow a: this kernel has no congestion control `cubic` (blocking)";
         assert!(error.starts_with(expected), "{error}");
     }

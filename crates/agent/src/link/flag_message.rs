@@ -83,9 +83,10 @@ pub(super) fn flag_message(problem: &PlanProblem, args: &Args) -> String {
     let reason = problem
         .reason
         .replace("write `backend = \"kernel\"`", backend)
-        .replace("write `backend = \"userspace\"`", "write --backend userspace")
-        .replace("leave out `backend` or this key", "leave out --backend or this flag")
-        .replace("leave the link's `rate` out", &format!("leave {direction}rate out"))
-        .replace("(`floor` raises", &format!("({direction}floor raises"));
+        .replace("`backend`", "--backend")
+        .replace("this key", "this flag")
+        .replace("the link's `rate`", &format!("{direction}rate"))
+        .replace("`floor`", &format!("{direction}floor"))
+        .replace("`on_end`", &format!("{direction}on-end"));
     format!("{flag}{name}:{rest} {reason}")
 }

@@ -59,23 +59,33 @@ impl AgentError {
     }
 }
 
-/// What the alert for an expired certificate means.
-pub(super) const EXPIRED: &str = "expired, or not valid yet by the node's clock";
+/// Why a node refused the certificate of this client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum CertificateRefusal {
+    #[error("the node refused this certificate: revoked")]
+    Revoked,
+    /// After a reboot, a node's clock may not be set yet.
+    #[error("the node refused this certificate: expired, or not valid yet by the node's clock")]
+    Expired,
+    #[error(
+        "the node refused this certificate: not issued by the node's authority, or the node's list of revoked certificates is of \
+         another one"
+    )]
+    UnknownAuthority,
+    #[error("the node refused this certificate: not issued by the node's authority")]
+    BadSignature,
+}
 
 /// Returns why a node refused the certificate of this client, if the text of an error has the alert.
-pub(super) fn refused_certificate(text: &str) -> Option<String> {
+pub(super) fn refused_certificate(text: &str) -> Option<CertificateRefusal> {
     let (_, alert) = text.split_once(ALERT)?;
     let reasons = [
-        ("CertificateRevoked", "revoked"),
-        ("CertificateExpired", EXPIRED),
-        (
-            "UnknownCA",
-            "not issued by the node's authority, or the node's list of revoked certificates is of another one",
-        ),
-        ("DecryptError", "not issued by the node's authority"),
+        ("CertificateRevoked", CertificateRefusal::Revoked),
+        ("CertificateExpired", CertificateRefusal::Expired),
+        ("UnknownCA", CertificateRefusal::UnknownAuthority),
+        ("DecryptError", CertificateRefusal::BadSignature),
     ];
-    let (_, why) = reasons.into_iter().find(|(name, _)| alert.starts_with(name))?;
-    Some(format!("the node refused this certificate: {why}"))
+    reasons.into_iter().find(|(name, _)| alert.starts_with(name)).map(|(_, why)| why)
 }
 
 #[cfg(test)]
@@ -104,8 +114,8 @@ mod tests {
         assert_eq!(text, "h2 protocol error: received fatal alert: CertificateRevoked");
         let outer = with_causes("stream failed".to_owned(), Some(&status));
         assert_eq!(outer, format!("stream failed: {text}"));
-        let expected = Some("the node refused this certificate: revoked".to_owned());
-        assert_eq!(refused_certificate(&text), expected);
+        let why = refused_certificate(&text).unwrap();
+        assert_eq!(why.to_string(), "the node refused this certificate: revoked");
         assert_eq!(refused_certificate("received fatal alert: DecodeError"), None);
         assert_eq!(refused_certificate("transport error"), None);
     }

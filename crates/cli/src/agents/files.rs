@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tonic::transport::Channel;
 use tracing::info;
 
-use super::{AgentError, Agents, CALL_TIMEOUT, call_until};
+use super::{Address, Agent, AgentError, Agents, CALL_TIMEOUT, call_until};
 
 /// The SHA-256 of the files that the nodes on TCP have received, by node and by the file's name.
 pub type SentFiles = BTreeMap<String, BTreeMap<String, String>>;
@@ -25,7 +25,8 @@ impl Agents {
         &self,
         files: impl Fn(&str) -> BTreeMap<String, Vec<u8>>,
     ) -> Result<SentFiles, AgentError> {
-        let remote = self.by_node.iter().filter(|(_, agent)| agent.is_remote);
+        let is_remote = |agent: &Agent| matches!(agent.address, Address::Tcp(_));
+        let remote = self.by_node.iter().filter(|(_, agent)| is_remote(agent));
         let calls = remote.map(|(node, agent)| {
             let (mut client, files) = (agent.client.clone(), files(node));
             async move {

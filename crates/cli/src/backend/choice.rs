@@ -1,10 +1,13 @@
 //! Chooses the backend for the trials of a command.
 
+use ccbench_proto::units::Micros;
 use ccbench_results::backend::{DilationSource, LabImage, RunBackend};
 use ccbench_results::store::RunDir;
 use ccbench_simulator::MODEL_VERSION;
 use clap::Parser;
 
+use crate::args::artifact::ArtifactCommand;
+use crate::args::trace::TraceCommand;
 use crate::args::{Cli, Command, RunOptions};
 use crate::error::CliError;
 use crate::experiment::Experiment;
@@ -126,20 +129,26 @@ pub fn resumed(given: &RunOptions, dir: &RunDir) -> Result<(RunOptions, Vec<LabI
 /// Gives options that decide what happens after a failure their last values in the sessions of a run, unless they are given again.
 fn restore(options: &mut RunOptions, command_lines: &[Vec<String>]) {
     for session in command_lines.iter().rev().filter_map(|line| session_options(line)) {
-        options.keep_going |= session.keep_going;
-        options.await_nodes = options.await_nodes.or(session.await_nodes);
-        options.await_reboot = options.await_reboot.or(session.await_reboot);
+        let (keep_going, await_nodes, await_reboot) = session;
+        options.keep_going |= keep_going;
+        options.await_nodes = options.await_nodes.or(await_nodes);
+        options.await_reboot = options.await_reboot.or(await_reboot);
     }
 }
 
-/// Returns the options of a session; `None` if its command has none, or only another version accepts them.
-fn session_options(command_line: &[String]) -> Option<RunOptions> {
-    match Cli::try_parse_from(command_line).ok()?.command {
-        Command::Run(args) => Some(args.options),
-        Command::Reproduce(args) => Some(args.options),
-        Command::Scorecard(args) => Some(args.options),
-        _ => None,
-    }
+/// Returns `--keep-going`, `--await-nodes` and `--await-reboot` of a session; `None` if its command has none, or only another version
+/// accepts them.
+fn session_options(command_line: &[String]) -> Option<(bool, Option<Micros>, Option<Micros>)> {
+    let options = match Cli::try_parse_from(command_line).ok()?.command {
+        Command::Run(args) => args.options,
+        Command::Reproduce(args) => args.options,
+        Command::Scorecard(args) => args.options,
+        Command::Trace(TraceCommand::Record(args)) => args.options,
+        // It compares every trial.
+        Command::Artifact(ArtifactCommand::Rerun(_)) => return Some((true, None, None)),
+        _ => return None,
+    };
+    Some((options.keep_going, options.await_nodes, options.await_reboot))
 }
 
 /// Returns the lab option that contradicts the images with which a run began.
@@ -167,7 +176,6 @@ fn other_lab(given: &RunOptions, images: &[LabImage]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use ccbench_proto::plan::{Engine, Series};
-    use ccbench_proto::units::Micros;
     use ccbench_results::backend::Dilation;
 
     use super::*;
@@ -187,6 +195,8 @@ mod tests {
             line("ccbench run --resume DIR --await-nodes 20min"),
             line("ccbench run --resume DIR --option-of-another-version"),
         ];
+        let rerun = session_options(&line("ccbench artifact rerun run.tar.gz"));
+        assert_eq!(rerun, Some((true, None, None)));
         let restored = |given: &str| {
             let mut options = options(given);
             restore(&mut options, &lines);

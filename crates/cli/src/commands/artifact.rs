@@ -53,12 +53,10 @@ fn rerun(args: ArtifactRerunArgs) -> Result<ExitCode, CliError> {
 fn rerun_unpacked(args: ArtifactRerunArgs, dir: &Path) -> Result<ExitCode, CliError> {
     let artifact = Artifact::open(dir)?;
     print(&format!("{}: unpacked; every file with a digest is intact\n", dir.display()));
-    let source = PlanSource::read(&artifact.plan())?;
-    let source = match artifact.run().backend() {
-        RunBackend::Simulator { .. } => source.for_simulator(true),
-        RunBackend::Lab { .. } => source.for_lab(true),
-        RunBackend::Testbed | RunBackend::Import => source,
-    };
+    let backend = artifact.run().backend();
+    let in_lab = matches!(backend, RunBackend::Lab { .. });
+    let simulated = matches!(backend, RunBackend::Simulator { .. });
+    let source = PlanSource::read(&artifact.plan())?.for_backend(in_lab, simulated);
     let run_args = RunArgs::of(options(args, &artifact, &source)?);
     let completed = block_on(run::run_plan(&run_args, source))?;
     let results = completed.path().to_path_buf();

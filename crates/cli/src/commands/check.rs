@@ -20,7 +20,7 @@ use crate::progress::clock_text;
 /// # Errors
 /// The plan is invalid.
 pub fn run(args: &CheckArgs) -> Result<ExitCode, CliError> {
-    let source = PlanSource::read(&args.plan.plan)?.for_lab(args.lab).for_simulator(args.sim);
+    let source = PlanSource::read(&args.plan.plan)?.for_backend(args.lab, args.sim);
     let mut sets = source.sets(&args.plan.sets, args.quick)?;
     if args.lab {
         // The rules are in `plan::check::lab`.

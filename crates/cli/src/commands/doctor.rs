@@ -16,6 +16,7 @@ use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::experiment::{Experiment, ExperimentOptions};
 use crate::lab::error::LabError;
+use crate::lab::userland::Programs;
 use crate::lab::vm::VmImage;
 use crate::lab::{cpu, uml};
 use crate::plan_source::PlanSource;
@@ -116,7 +117,7 @@ pub fn run(as_json: bool) -> Result<ExitCode, CliError> {
         let lacking = if engine == Engine::Uml { uml::missing_requirement() } else { None };
         let image = match lacking {
             Some(what) => Err(LabError::Missing { what, hint: WITHOUT_UML.to_owned() }),
-            None => VmImage::open(engine, Series::default()),
+            None => VmImage::open(engine, Series::default(), Programs::None),
         };
         checks.push(engine_check(engine, image));
     }

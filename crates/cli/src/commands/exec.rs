@@ -8,6 +8,7 @@ use crate::args::ExecArgs;
 use crate::console::message;
 use crate::error::CliError;
 use crate::paths::{agent_binary, running};
+use crate::view::absolute;
 use crate::view::socket::{self, InProgress};
 
 /// An experiment or run of this user that is in progress.
@@ -110,22 +111,26 @@ fn check_own(chosen: &Candidate, own: &[PathBuf]) -> Result<(), CliError> {
     let Some(other) = own.first().filter(|_| !own.iter().any(is_own)) else { return Ok(()) };
     Err(CliError::Usage(format!(
         "the run of this directory, {}, may not be {chosen}; choose one with --run ID or --run DIR",
-        other.strip_prefix(".").unwrap_or(other).display()
+        other.display()
     )))
+}
+
+/// Returns the experiment to enter.
+///
+/// # Errors
+/// There is no such experiment, there are several, its nodes are elsewhere, or the working directory has another run.
+fn find(args: &ExecArgs) -> Result<Candidate, CliError> {
+    let chosen = choose(candidates(running()?, socket::in_progress()), args.run.as_deref())?;
+    if args.run.is_none() {
+        check_own(&chosen, &runs_below(&absolute(Path::new("."))))?;
+    }
+    Ok(chosen)
 }
 
 /// Replaces this process with a command in a node of a running experiment. Returns only on failure.
 #[expect(clippy::disallowed_methods, reason = "starts the agent")]
 pub fn exec(args: &ExecArgs) -> CliError {
-    let found = running().map(|testbeds| candidates(testbeds, socket::in_progress()));
-    let chosen = found.map_err(CliError::from).and_then(|found| choose(found, args.run.as_deref()));
-    let chosen = chosen.and_then(|chosen| {
-        if args.run.is_none() {
-            check_own(&chosen, &runs_below(Path::new(".")))?;
-        }
-        Ok(chosen)
-    });
-    let chosen = match chosen {
+    let chosen = match find(args) {
         Ok(chosen) => chosen,
         Err(error) => return error,
     };

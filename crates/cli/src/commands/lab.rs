@@ -47,7 +47,7 @@ pub fn run(command: &LabCommand) -> Result<ExitCode, CliError> {
             Ok(ExitCode::Success)
         }
         LabCommand::Shell { kernel, dilation } => {
-            let image = VmImage::open(Engine::Qemu, *kernel)?.with_programs(Programs::Shell)?;
+            let image = VmImage::open(Engine::Qemu, *kernel, Programs::Shell)?;
             Err(replace(&mut image.shell(*dilation)?))
         }
     }
@@ -56,7 +56,7 @@ pub fn run(command: &LabCommand) -> Result<ExitCode, CliError> {
 /// Builds or fetches a kernel, with ccbench's modules if requested, and checks that it can be packed with the userland.
 fn build(engine: Engine, series: Series, with_modules: bool) -> Result<ExitCode, CliError> {
     let kernel = kernel::build(engine, series)?;
-    let mut image = VmImage::open(engine, series)?;
+    let mut image = VmImage::open(engine, series, Programs::None)?;
     if with_modules {
         print(&format!("{}\n", modules::build(&kernel)?.display()));
         image = image.with_modules()?;

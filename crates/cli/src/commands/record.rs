@@ -79,7 +79,7 @@ fn check_times(args: &RecordArgs) -> Result<(), CliError> {
 fn base(args: &RecordArgs) -> Result<(PathBuf, Plan, [String; 2]), CliError> {
     if let (Some(path), Some(from), Some(to)) = (&args.plan, &args.from, &args.to) {
         let RunOptions { lab, sim, .. } = args.options;
-        let source = PlanSource::read(path)?.for_lab(lab).for_simulator(sim);
+        let source = PlanSource::read(path)?.for_backend(lab, sim);
         let plan = source.load_quietly(&[])?.plan().clone();
         return Ok((path.clone(), plan, [from.clone(), to.clone()]));
     }

@@ -48,7 +48,7 @@ pub fn run(args: ReproduceArgs) -> Result<ExitCode, CliError> {
 
 /// Returns the plan of an experiment, for the backend that the options select.
 fn source(entry: &Entry, options: &RunOptions) -> PlanSource {
-    entry.source().for_lab(options.lab).for_simulator(options.sim)
+    entry.source().for_backend(options.lab, options.sim)
 }
 
 fn run_one(

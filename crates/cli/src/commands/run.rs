@@ -128,7 +128,7 @@ fn prepare(args: &RunArgs, source: PlanSource) -> Result<Prepared, CliError> {
         Some(path) => choice::resumed(&args.options, &RunDir::open(path)?)?,
         None => (args.options.clone(), vec![]),
     };
-    let source = source.for_lab(options.lab).for_simulator(options.sim);
+    let source = source.for_backend(options.lab, options.sim);
     let mut sets = source.sets(&args.sets, options.quick)?;
     sets.extend(options.engine.map(engine::as_override));
     let mut loaded = source.load(&sets)?;

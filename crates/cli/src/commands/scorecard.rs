@@ -57,7 +57,7 @@ pub fn run(args: ScorecardArgs) -> Result<ExitCode, CliError> {
             return Err(CliError::Usage("give a congestion control, or --resume DIR".to_owned()));
         }
     };
-    let source = source.for_lab(options.lab).for_simulator(options.sim);
+    let source = source.for_backend(options.lab, options.sim);
     let source = source.with_reason_at(TESTED_LEVEL, same_as_baseline());
     if let Some(cc) = cc.filter(|_| !options.json) {
         let plan = source.load_quietly(&source.sets(&sets, options.quick)?)?;
@@ -132,7 +132,7 @@ mod tests {
     fn scenarios(cc: &str, sets: &[&str], sim: bool) -> Vec<(String, Plan)> {
         let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
         let sets = overrides(cc, &sets).unwrap();
-        let source = embedded().for_simulator(sim);
+        let source = embedded().for_backend(false, sim);
         let plan = source.load(&sets).unwrap_or_else(|error| panic!("{cc}: {error}")).plan;
         assert_eq!(plan.plan().name, format!("scorecard-{cc}"));
         let level = |factors: &[(String, String)], name: &str| {

@@ -45,7 +45,7 @@ const JOBS: &str = "jobs";
 /// The plan is invalid, or the scheduler or the store is not available.
 pub fn run(args: SubmitArgs) -> Result<ExitCode, CliError> {
     let RunOptions { lab, sim, .. } = args.options;
-    let source = PlanSource::read(&args.plan)?.for_lab(lab).for_simulator(sim);
+    let source = PlanSource::read(&args.plan)?.for_backend(lab, sim);
     let sets = source.sets(&args.sets, args.options.quick)?;
     let LoadedPlan { text, plan, traces, ccs } = source.load(&sets)?;
     let job = job(&args, &plan)?;

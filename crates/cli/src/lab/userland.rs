@@ -55,17 +55,20 @@ pub fn archive(
     let mut libraries = Libraries::new();
     add(&mut archive, &mut libraries, agent, "bin/ccbench-agent")?;
     archive.link("init", "bin/ccbench-agent");
-    let mut has_tools = programs == Programs::Shell;
-    if programs == Programs::Iperf3 {
-        let iperf3 = find("iperf3").ok_or_else(|| LabError::Missing {
-            what: "iperf3".to_owned(),
-            hint: "run `apt-get install iperf3` as root, or set `flows.NAME.tool = \"ccbench\"`"
-                .to_owned(),
-        })?;
-        add(&mut archive, &mut libraries, &iperf3, "bin/iperf3")?;
-        has_tools = is_script(&read(&iperf3)?);
-    }
-    for name in SHELL_TOOLS.iter().filter(|_| has_tools) {
+    let names: &[&str] = match programs {
+        Programs::None => &[],
+        Programs::Iperf3 => {
+            let iperf3 = find("iperf3").ok_or_else(|| LabError::Missing {
+                what: "iperf3".to_owned(),
+                hint:
+                    "run `apt-get install iperf3` as root, or set `flows.NAME.tool = \"ccbench\"`"
+                        .to_owned(),
+            })?;
+            if is_script(&read(&iperf3)?) { &SHELL_TOOLS } else { &["iperf3"] }
+        }
+        Programs::Shell => &SHELL_TOOLS,
+    };
+    for name in names {
         if let Some(path) = find(name) {
             add(&mut archive, &mut libraries, &path, &format!("bin/{name}"))?;
         }

@@ -35,11 +35,11 @@ pub struct VmImage {
 }
 
 impl VmImage {
-    /// Packs the userland for a kernel, which must already be built. It has no program of the host but modprobe, for a stock kernel.
+    /// Packs the userland with these programs of the host for a kernel, which must already be built. A stock kernel also gets modprobe.
     ///
     /// # Errors
     /// A program or the kernel is missing, or the engine cannot run the kernel.
-    pub fn open(engine: Engine, series: Series) -> Result<Self, LabError> {
+    pub fn open(engine: Engine, series: Series, programs: Programs) -> Result<Self, LabError> {
         if !engine.runs(series) {
             return Err(LabError::NotItsKernel { engine, kernel: series });
         }
@@ -51,15 +51,7 @@ impl VmImage {
             what: format!("kernel {series} for the engine {engine}"),
             hint: kernel::hint(engine, series),
         })?;
-        Self::pack(kernel, emulator, Programs::None)
-    }
-
-    /// Adds programs of the host to the userland.
-    ///
-    /// # Errors
-    /// iperf3 is missing, or a program cannot be read.
-    pub fn with_programs(self, programs: Programs) -> Result<Self, LabError> {
-        Self::pack(self.kernel, self.emulator, programs)
+        Self::pack(kernel, emulator, programs)
     }
 
     /// Adds ccbench's modules, which must already be built, to the userland.

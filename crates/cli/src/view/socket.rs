@@ -162,8 +162,7 @@ pub fn find(dir: Option<&Path>) -> Result<UnixStream, ViewError> {
 /// Returns whether a process writes to the run in this directory.
 pub fn is_written(dir: &Path) -> bool {
     // A journal that cannot be read shows nothing.
-    let is_readable = File::open(dir.join(journal::FILE_NAME)).is_ok();
-    is_readable && journal::is_written(dir)
+    File::open(dir.join(journal::FILE_NAME)).is_ok_and(|file| journal::is_locked(&file))
 }
 
 /// Returns the names with this user's prefix on which any process listens.

@@ -2,10 +2,10 @@
 //! with the command that checks it.
 
 use std::fmt::Write as _;
-use std::net::IpAddr;
 
 use ccbench_proto::plan::Node;
 use ccbench_proto::plan::check::CheckedPlan;
+use ccbench_proto::plan::node::is_loopback;
 use ccbench_proto::schedule;
 
 use crate::backend::RunBackend;
@@ -127,13 +127,6 @@ fn agents(plan: Option<&CheckedPlan>) -> Vec<(String, String)> {
         Some((agent, machine))
     };
     nodes.filter_map(described).collect()
-}
-
-/// Returns whether the address `host:port` of an agent is on this machine. Other connections need certificates.
-fn is_loopback(target: &str) -> bool {
-    let host = target.rsplit_once(':').map_or(target, |(host, _)| host);
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 fn requirements(backend: &RunBackend) -> String {

@@ -1,5 +1,6 @@
 //! States of congestion controls, which have names instead of values.
 
+use ccbench_proto::cc;
 use ccbench_proto::plan::Plan;
 
 use super::data::Selection;
@@ -16,12 +17,8 @@ type Ticks = Vec<(f64, String)>;
 
 /// Returns the numbers and names of a variable's states from its unit, `0 STARTUP 1 DRAIN`; empty for other variables.
 pub(super) fn states(unit: &str) -> Ticks {
-    let words: Vec<&str> = unit.split_whitespace().collect();
-    let state = |pair: &[&str]| {
-        let [number, name] = pair else { return None };
-        Some((f64::from(number.parse::<u32>().ok()?), (*name).to_owned()))
-    };
-    words.chunks(2).map(state).collect::<Option<Vec<_>>>().unwrap_or_default()
+    let states = cc::states_in(unit).into_iter();
+    states.map(|(number, name)| (f64::from(number), name.to_owned())).collect()
 }
 
 /// Returns the ticks of a panel with few named states, and the range of its axis.

@@ -86,9 +86,13 @@ impl Scorecard {
             let bounded = measures().filter(|row| row.measure.is_some_and(|it| it.bound.is_some()));
             bounded.filter(|row| row.outcome == Some(outcome)).count()
         };
+        let left_out = match self.rows.len() - self.shown().count() {
+            0 => String::new(),
+            count => format!("; left out, because the plan lacks their scenarios: {count}"),
+        };
         format!(
             "{measured} of {} rows measured: {} better than {BASELINE}, {} worse, {} without a significant difference; bounds: {} \
-             hold, {} do not. ±: 95 % confidence interval over trials; ratio: mean over pairs of trials with the same seed. \
+             hold, {} do not{left_out}. ±: 95 % confidence interval over trials; ratio: mean over pairs of trials with the same seed. \
              docs/scorecard.md explains the rows.",
             measures().count(),
             count(Comparison::Better),

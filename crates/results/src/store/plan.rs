@@ -28,7 +28,7 @@ impl StoredPlan {
             Ok(text) => text,
             // If the journal lists the file, the run is refused without it.
             Err(error) if error.kind() == ErrorKind::NotFound => return Self::default(),
-            Err(error) => return Self::unread(&error.to_string(), version),
+            Err(error) => return Self::unread(&error.to_string(), ""),
         };
         if !is_planned(&text) {
             return Self::default();

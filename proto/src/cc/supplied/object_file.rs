@@ -1,6 +1,6 @@
 //! BPF objects: the congestion controls of their `struct_ops` sections, and their parameters.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use object::elf::SHF_EXECINSTR;
 use object::read::elf::ElfFile64;
@@ -80,20 +80,14 @@ fn only_used(elf: &ElfFile64<'_>) -> Result<(), SuppliedError> {
             used.insert((of.0, at));
         }
     }
-    let mut sections = BTreeMap::new();
-    for section in elf.sections() {
-        let name = section.name().unwrap_or_default();
-        if name.starts_with("struct_ops") {
-            sections.insert(section.index().0, name.to_owned());
-        }
-    }
     for symbol in elf.symbols() {
         let is_program = symbol.kind() == SymbolKind::Text && symbol.is_global();
         let Some(of) = symbol.section_index().filter(|_| is_program) else { continue };
-        let Some(section) = sections.get(&of.0) else { continue };
+        let Ok(section) = elf.section_by_index(of) else { continue };
+        let section = section.name().unwrap_or_default();
         let is_used =
             [None, Some(symbol.address())].into_iter().any(|at| used.contains(&(of.0, at)));
-        if !is_used {
+        if section.starts_with("struct_ops") && !is_used {
             let name = symbol.name().unwrap_or("?");
             return Err(SuppliedError::OtherProgram { section: format!("{section} ({name})") });
         }

@@ -209,6 +209,7 @@ fn contents(plan: &Plan, name: &str, link: &Link, facts: &TraceFacts, problems: 
         }
         None => {}
     }
+    guaranteed_rates(name, link, problems);
     length(plan, name, &used.file, used.on_end, facts.trace.length(), problems);
 }
 
@@ -246,7 +247,6 @@ fn rows(name: &str, link: &Link, steps: &Steps, problems: &mut Problems) {
             problems.error_from(&at("file"), reads, why);
         }
     }
-    guaranteed_rates(name, link, problems);
     let slow = |rate: Rate| (1..FRAME_BYTES * 8).contains(&rate.bits_per_sec());
     if let Some((line, rate)) = rates().find(|(_, rate)| slow(*rate)) {
         let why = format!(

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use super::grid::{Dimension, Panel, combinations, index, varying};
 use super::sheet::wrapped;
 use super::values::{SHARE, Value, Values};
-use crate::csv::Table;
 use crate::display::readable;
 use crate::figure::axes::{Axis, Direction, Frame, Key, SMALL, TITLE, left_margin, legend};
 use crate::figure::canvas::{Anchor, Canvas, Stroke, Style, colour, dash, shape};
@@ -235,40 +234,10 @@ impl Charts<'_> {
     }
 
     fn table(&self, lines: &[Line]) -> String {
-        let mut factors = self.factors.clone();
+        let points = lines.iter().flatten().flatten();
+        let rows = points.map(|point| (*point, self.value(Some(*point)), []));
         let Layout { x, by, .. } = self.layout;
-        factors.sort_by_key(|factor| (*factor != x.name, *factor != by.name));
-        let quoted: Vec<String> = factors.iter().map(|factor| crate::csv::quoted(factor)).collect();
-        let rest = [
-            "phase",
-            "subject",
-            "metric",
-            "stat",
-            "unit",
-            "mean",
-            "ci95_low",
-            "ci95_high",
-            "trials",
-        ];
-        let columns = ["point_id"].into_iter().chain(quoted.iter().map(String::as_str));
-        let mut csv = Table::new(&columns.chain(rest).collect::<Vec<_>>());
-        let Values { phase, subject, metric, stat, unit, .. } = self.values;
-        for point in lines.iter().flatten().flatten() {
-            let value = self.value(Some(*point));
-            let interval = value.and_then(|value| value.interval);
-            let mut row: Vec<crate::csv::Cell> = vec![f64::from(*point).into()];
-            let level = |factor: &&str| self.data.level(*point, factor).unwrap_or_default().into();
-            row.extend(factors.iter().map(level));
-            row.extend([phase.as_str(), subject, metric, stat, unit].map(Into::into));
-            row.extend([
-                value.map(|value| value.mean).into(),
-                interval.map(|interval| interval.0).into(),
-                interval.map(|interval| interval.1).into(),
-                value.map(|value| f64::from(value.trials)).into(),
-            ]);
-            csv.row(&row);
-        }
-        csv.finish()
+        self.values.csv(self.data, (&self.factors, [&x.name, &by.name]), [], rows)
     }
 }
 

@@ -6,7 +6,6 @@ use super::Cells;
 use super::colours::{EMPTY, LEGEND, Scale, format_value, hatch};
 use super::grid::{CELL, File, GAP, HEADING, Layout, Panel, index};
 use super::values::{Value, Values};
-use crate::csv::Table;
 use crate::figure::axes::{Axis, Frame, SMALL, TITLE, left_margin};
 use crate::figure::canvas::{
     Anchor, Canvas, FAINT, Shape, Style, distinct_labels, text_width, truncate_end,
@@ -414,48 +413,17 @@ impl<'a> Sheets<'a> {
     }
 
     fn table(&self, file: &File) -> String {
-        let mut factors = self.factors.clone();
-        // The factors on the axes come first.
-        let Layout { x, y, .. } = self.layout;
-        factors.sort_by_key(|factor| (*factor != x.name, *factor != y.name));
-        let quoted: Vec<String> = factors.iter().map(|factor| crate::csv::quoted(factor)).collect();
-        let rest = [
-            "phase",
-            "subject",
-            "metric",
-            "stat",
-            "unit",
-            "mean",
-            "ci95_low",
-            "ci95_high",
-            "trials",
-            "status",
-        ];
-        let columns = ["point_id"].into_iter().chain(quoted.iter().map(String::as_str));
-        let mut csv = Table::new(&columns.chain(rest).collect::<Vec<_>>());
-        let Values { phase, subject, metric, stat, unit, .. } = self.values;
-        for point in self.points(file) {
-            let cell = self.cell(point);
-            let value = if let Cell::Value(value) = cell { Some(value) } else { None };
-            let status = match cell {
-                Cell::Value(_) => "ok",
-                Cell::Failed => "failed",
-                Cell::Empty => "missing",
+        let row = |point: u32| {
+            let (value, status) = match self.cell(point) {
+                Cell::Value(value) => (Some(value), "ok"),
+                Cell::Failed => (None, "failed"),
+                Cell::Empty => (None, "missing"),
             };
-            let mut row: Vec<crate::csv::Cell> = vec![f64::from(point).into()];
-            let level = |factor: &&str| self.data.level(point, factor).unwrap_or_default().into();
-            row.extend(factors.iter().map(level));
-            row.extend([phase.as_str(), subject, metric, stat, unit].map(Into::into));
-            row.extend([
-                value.map(|value| value.mean).into(),
-                value.and_then(|value| Some(value.interval?.0)).into(),
-                value.and_then(|value| Some(value.interval?.1)).into(),
-                value.map(|value| f64::from(value.trials)).into(),
-                status.into(),
-            ]);
-            csv.row(&row);
-        }
-        csv.finish()
+            (point, value, [status.into()])
+        };
+        let Layout { x, y, .. } = self.layout;
+        let factors = (&self.factors[..], [x.name.as_str(), y.name.as_str()]);
+        self.values.csv(self.data, factors, ["status"], self.points(file).into_iter().map(row))
     }
 }
 

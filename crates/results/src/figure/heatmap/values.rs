@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ccbench_proto::metric::{Scope, WHOLE_TRIAL};
 
+use crate::csv::{Cell, Table, quoted};
 use crate::display::readable;
 use crate::figure::data::{Selection, comma_separated, group_of};
 use crate::figure::error::{FigureError, Result};
@@ -15,7 +16,7 @@ use crate::summary::{PointRow, Summary};
 
 pub(super) use crate::model::THROUGHPUT_SHARE as SHARE;
 
-/// The values of a heatmap.
+/// The values of a heatmap or of lines.
 pub(super) struct Values {
     /// What the values are, with the unit.
     pub(super) title: String,
@@ -51,6 +52,42 @@ impl Values {
             None if panels => shares(data, summary).or_else(|_| metric(data, summary)).map(Some),
             _ => metric_if_any(data, summary),
         }
+    }
+
+    /// Returns a CSV table of points: their levels, with the factors `first` before the others; what the values are; the value with its
+    /// interval and trials; and further columns.
+    pub(super) fn csv<const N: usize>(
+        &self,
+        data: &Selection,
+        (factors, first): (&[&str], [&str; 2]),
+        further: [&str; N],
+        rows: impl Iterator<Item = (u32, Option<Value>, [Cell; N])>,
+    ) -> String {
+        let mut factors = factors.to_vec();
+        factors.sort_by_key(|factor| (*factor != first[0], *factor != first[1]));
+        let names: Vec<String> = factors.iter().map(|factor| quoted(factor)).collect();
+        let of_values = ["phase", "subject", "metric", "stat", "unit"];
+        let numbers = ["mean", "ci95_low", "ci95_high", "trials"];
+        let columns = ["point_id"].into_iter().chain(names.iter().map(String::as_str));
+        let columns = columns.chain(of_values).chain(numbers).chain(further);
+        let mut csv = Table::new(&columns.collect::<Vec<_>>());
+        let Self { phase, subject, metric, stat, unit, .. } = self;
+        for (point, value, more) in rows {
+            let mut row: Vec<Cell> = vec![f64::from(point).into()];
+            let level = |factor: &&str| data.level(point, factor).unwrap_or_default().into();
+            row.extend(factors.iter().map(level));
+            row.extend([phase.as_str(), subject, metric, stat, unit].map(Cell::from));
+            let interval = value.and_then(|value| value.interval);
+            row.extend([
+                value.map(|value| value.mean).into(),
+                interval.map(|interval| interval.0).into(),
+                interval.map(|interval| interval.1).into(),
+                value.map(|value| f64::from(value.trials)).into(),
+            ]);
+            row.extend(more);
+            csv.row(&row);
+        }
+        csv.finish()
     }
 }
 
