@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ccbench_tests::cpu::CpuReport;
+use ccbench_tests::run_files::edit_record;
 use ccbench_tests::{Bench, alone, beside_others, source_root, text, watched_run};
 
 use crate::plan;
@@ -211,11 +212,7 @@ fn of_each_document(bench: &Bench, results: &Path, notebook: &Path) {
         for file in std::fs::read_dir(results).unwrap().flatten() {
             std::os::unix::fs::symlink(file.path(), run.join(file.file_name())).unwrap();
         }
-        let record = std::fs::read_to_string(run.join("run.json")).unwrap();
-        let mut record: serde_json::Value = serde_json::from_str(&record).unwrap();
-        record["plan_name"] = name.into();
-        std::fs::remove_file(run.join("run.json")).unwrap();
-        std::fs::write(run.join("run.json"), record.to_string()).unwrap();
+        edit_record(&run, |record| record["plan_name"] = name.into());
     }
     let named = format!("e5={}", results.display());
     let mut program = python();

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::process::Stdio;
 use std::sync::LazyLock;
 
-use ccbench_tests::run_files::{Contents, assert_equal, tables, tables_and_summaries};
+use ccbench_tests::run_files::{Contents, assert_equal, edit_record, tables, tables_and_summaries};
 use ccbench_tests::{Bench, SETUP_TIMEOUT, csv, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -227,7 +227,7 @@ fn a_run_of_another_backend_or_model_is_not_resumed() {
     let record: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     assert_eq!(record["backend"]["kind"], "simulator");
     let resume = |record: &serde_json::Value, options: &[&str]| {
-        std::fs::write(&file, record.to_string()).unwrap();
+        edit_record(&bench.results(), |old| old.clone_from(record));
         let dir = bench.results().display().to_string();
         let done = bench.run(&[&["run", "--resume", &dir][..], options].concat());
         (done.status.code(), text(&done))

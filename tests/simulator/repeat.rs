@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use ccbench_tests::run_files::{KeptRun, assert_equal, tables, tables_and_summaries};
+use ccbench_tests::run_files::{KeptRun, assert_equal, edit_record, tables, tables_and_summaries};
 use ccbench_tests::{Bench, csv, text};
 use serde_json::Value;
 
@@ -126,9 +126,7 @@ fn a_killed_run_is_resumed_with_the_same_trials_and_decisions() {
         let lines = std::fs::read_to_string(journal(&killed)).unwrap();
         let first: String = lines.split_inclusive('\n').take(kept).collect();
         std::fs::write(journal(&killed), first).unwrap();
-        let status = killed.results().join("run.json");
-        let complete = std::fs::read_to_string(&status).unwrap();
-        std::fs::write(status, complete.replace("\"complete\"", "\"running\"")).unwrap();
+        edit_record(&killed.results(), |record| record["status"] = "running".into());
         resume(&killed);
         assert_equal(&tables(&killed), &tables(&whole));
         assert_eq!(record(&killed)["decisions"], decisions);
@@ -143,12 +141,12 @@ fn a_run_that_was_killed_after_its_last_trial_is_ended() {
     for finished in [&LOOSE_RUN, &COMPARED_RUN] {
         let bench = finished.copy();
         let (whole, record_of_whole) = (tables_and_summaries(&bench), record(&bench));
-        let mut killed = record_of_whole.clone();
-        killed["status"] = "running".into();
-        for known_at_the_end in ["decisions", "planned_trials"] {
-            assert!(killed.as_object_mut().unwrap().remove(known_at_the_end).is_some());
-        }
-        std::fs::write(bench.results().join("run.json"), killed.to_string()).unwrap();
+        edit_record(&bench.results(), |record| {
+            record["status"] = "running".into();
+            for known_at_the_end in ["decisions", "planned_trials"] {
+                assert!(record.as_object_mut().unwrap().remove(known_at_the_end).is_some());
+            }
+        });
         let lines = std::fs::read_to_string(journal(&bench)).unwrap();
         let last = lines.lines().next_back().unwrap();
         assert!(last.contains("\"event\":\"run_end\""), "{last}");

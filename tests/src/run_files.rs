@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 
+use ccbench_proto::sealed_line::{seal, unseal};
+use serde_json::Value;
+
 use crate::Bench;
 
 /// Contents of files by path.
@@ -36,6 +39,44 @@ fn walk(root: &Path, dir: &Path, found: &mut Entries) {
             found.insert(name, Some(std::fs::read(&path).unwrap()));
         }
     }
+}
+
+/// Changes `run.json` of a results directory, and removes its digests from the journal, as if an earlier version of ccbench had written
+/// both.
+///
+/// # Panics
+/// Panics if a file cannot be read or written, or if a line of the journal is damaged.
+#[expect(clippy::unwrap_used, reason = "a test may panic")]
+pub fn edit_record(results: &Path, edit: impl FnOnce(&mut Value)) {
+    let (file, journal) = (results.join("run.json"), results.join("journal.ndjson"));
+    let mut record = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    edit(&mut record);
+    let lines = std::fs::read_to_string(&journal).unwrap();
+    let without_digest = |line: &str| {
+        let mut entry: Value = serde_json::from_slice(&unseal(line.as_bytes()).unwrap()).unwrap();
+        entry.as_object_mut().unwrap().remove("record");
+        seal(&entry.to_string())
+    };
+    let lines: String = lines.lines().map(without_digest).collect();
+    for (path, content) in [(file, record.to_string()), (journal, lines)] {
+        // The file may be a symbolic link to that of another run.
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(path, content).unwrap();
+    }
+}
+
+/// Renames a factor in `run.json` with [`edit_record`].
+///
+/// # Panics
+/// As [`edit_record`], or if there is no such factor.
+#[expect(clippy::unwrap_used, reason = "a test may panic")]
+pub fn rename_factor(results: &Path, from: &str, to: &str) {
+    let [from, to] = [from, to].map(|name| Value::from(name).to_string());
+    edit_record(results, |record| {
+        let renamed = record.to_string().replace(&from, &to);
+        assert_ne!(renamed, record.to_string());
+        *record = serde_json::from_str(&renamed).unwrap();
+    });
 }
 
 /// The results directory of a run, in memory, because several tests change copies of it.

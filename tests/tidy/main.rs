@@ -72,7 +72,7 @@ fn crates_depend_only_downwards() {
             ],
         ),
         // Test support, which every crate's tests may use.
-        ("ccbench-tests", &[]),
+        ("ccbench-tests", &["ccbench-proto"]),
         (
             "ccbench-fuzz",
             &[

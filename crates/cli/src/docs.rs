@@ -291,7 +291,7 @@ fn results_directory_section(error: &StoreError) -> Option<Section> {
         StoreError::File(error) => file_section(error),
         StoreError::Journal(error) => journal_section(error),
         StoreError::OtherPlan { .. } => Some(REPEATING),
-        StoreError::DamagedPlan { .. }
+        StoreError::Damaged { .. }
         | StoreError::OtherFile { .. }
         | StoreError::LostTrial { .. } => Some(INTEGRITY),
         _ => None,

@@ -207,7 +207,7 @@ fn name_of(location: &str) -> &str {
 /// Downloads `run.json` and the journal, which has the digests of all files and is uploaded last. Returns the digest of both.
 async fn download_records(store: &dyn ShardStore, staging: &Staging) -> Result<String, CliError> {
     let mut read = String::new();
-    for name in [JOURNAL, RUN_RECORD] {
+    for name in [RUN_RECORD, JOURNAL] {
         let path = staging.file(name)?;
         match store.download(name, &path).await {
             Err(error) if error.is_absent() => {

@@ -82,6 +82,14 @@ pub(crate) fn of_plan(run: &Path, state: &RunState) -> Option<String> {
     compare_with_digest(&run.join(RESOLVED_PLAN), Some(expected), Depth::Digests)
 }
 
+/// Returns what is wrong with `run.json`, which has this digest. It may be any version that the journal names, if the journal is read after
+/// it; an unfinished last line may have named it. Early versions of ccbench recorded no digests.
+pub(crate) fn of_record(found: &FileDigest, state: &RunState) -> Option<&'static str> {
+    let may_lack = state.records.is_empty() || state.has_unrecorded || state.torn_bytes > 0;
+    (!may_lack && !state.records.contains(found))
+        .then_some("its SHA-256 is not in journal.ndjson, so one of the two has changed")
+}
+
 /// Marks every trial in the state with a damaged file in one of these tables.
 pub(crate) fn mark(
     path: &Path,

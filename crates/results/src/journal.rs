@@ -245,8 +245,10 @@ pub struct RunState {
     pub decisions: Vec<Decision>,
     /// Files of the run that never change.
     pub run_files: Digests,
-    /// Every version of `run.json` that was written.
+    /// Every version of `run.json` that was written, except for those of ccbench versions without digests.
     pub records: Vec<FileDigest>,
+    /// Whether a session without digests was resumed by a version with digests.
+    pub has_unrecorded: bool,
     /// How the run ended; `None` while a session is active.
     pub ended: Option<RunStatus>,
     /// Trials that began and did not end.
@@ -347,6 +349,7 @@ impl RunState {
     pub(crate) fn apply(&mut self, entry: Entry) {
         match entry {
             Entry::RunStart { plan_sha256, files, record, .. } => {
+                self.has_unrecorded |= self.plan_sha256.is_some() && self.records.is_empty();
                 self.plan_sha256.get_or_insert(plan_sha256);
                 self.run_files.extend(files);
                 self.records.extend(record);
@@ -400,7 +403,7 @@ impl Journal {
         Ok(Self { file, path, state: RunState::default() })
     }
 
-    /// Opens an existing journal. A torn end stays until [`Journal::remove_torn_end`] or the next append.
+    /// Opens an existing journal. A torn end stays until the next append.
     pub(crate) fn reopen(dir: &Path) -> Result<Self> {
         let path = dir.join(FILE_NAME);
         let opened = OpenOptions::new().append(true).read(true).open(&path);
@@ -409,15 +412,6 @@ impl Journal {
         let bytes = input::read_open(&file, &input::RECORD).map_err(io_error("read", &path))?;
         let state = read(&bytes, &path)?;
         Ok(Self { file, path, state })
-    }
-
-    /// Cuts off the torn end that was there when the journal was opened. Returns its length in bytes.
-    pub(crate) fn remove_torn_end(&mut self) -> Result<u64> {
-        if self.state.torn_bytes > 0 {
-            self.remove_torn_line()?;
-            self.file.sync_all().map_err(io_error("make durable", &self.path))?;
-        }
-        Ok(self.state.torn_bytes)
     }
 
     /// Returns an error if the open file is no longer the one at its path: nobody would find new lines.
@@ -433,7 +427,7 @@ impl Journal {
         Err(JournalError::Moved { path })
     }
 
-    /// Removes what a failed append could not remove: the beginning of a line. If another line followed it, the journal would be damaged.
+    /// Removes the beginning of a line, which a killed process left or a failed append could not remove. If another line followed it, the journal would be damaged.
     fn remove_torn_line(&self) -> Result<()> {
         let bytes = self.file.metadata().map_err(io_error("examine", &self.path))?.len();
         if bytes > self.state.good_bytes {
@@ -478,7 +472,8 @@ pub(crate) fn is_written(dir: &Path) -> bool {
     !File::open(dir.join(FILE_NAME)).is_ok_and(|file| !is_locked(&file))
 }
 
-/// Returns whether a process holds the lock of this journal, and so writes to it. Also true if it cannot be locked.
+/// Returns whether a process holds the lock of this journal, and so writes to it. Also true if it cannot be locked. Otherwise the file has
+/// a shared lock until it is closed.
 pub fn is_locked(journal: &File) -> bool {
     journal.try_lock_shared().is_err()
 }

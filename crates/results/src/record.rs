@@ -143,7 +143,11 @@ impl RunRecord {
         trials.filter(|key| is_complete && !journal.committed.contains_key(key)).collect()
     }
 
-    pub(crate) fn read(dir: &Path) -> Result<Self, StoreError> {
+    /// Reads the file. Returns also its digest, for comparing it with those in the journal.
+    ///
+    /// # Errors
+    /// The directory is not a results directory, or the file cannot be read or parsed.
+    pub(crate) fn read(dir: &Path) -> Result<(Self, FileDigest), StoreError> {
         let path = dir.join(FILE_NAME);
         let not_a_run = |reason| StoreError::NotResults { path: dir.to_path_buf(), reason };
         let is_plan = dir.extension().is_some_and(|ending| ending == "toml");
@@ -164,7 +168,7 @@ impl RunRecord {
             path,
             source,
         })?;
-        Ok(record)
+        Ok((record, FileDigest::of(&bytes)))
     }
 
     /// Returns the file's content and its digest. The journal gets the digest before the file is written.

@@ -117,9 +117,14 @@ impl RunDir {
     /// # Errors
     /// The path is not a results directory, or `run.json`, the journal or the resolved plan is damaged or cannot be read.
     pub fn open(path: &Path) -> Result<Self> {
-        let (record, mut state) = read_records(path)?;
+        let (record, digest, mut state) = read_records(path)?;
+        check_record(path, (&record, &digest), &state)?;
         if let Some(what) = damage::of_plan(path, &state) {
-            return Err(StoreError::DamagedPlan { path: path.to_path_buf(), what });
+            return Err(StoreError::Damaged {
+                path: path.to_path_buf(),
+                file: RESOLVED_PLAN,
+                what,
+            });
         }
         damage::mark(path, &mut state, Depth::Sizes, |_| true, &Observer::default());
         let version = record.sessions.last().map(|s| s.ccbench_version.clone());
@@ -227,7 +232,7 @@ impl RunDir {
     /// # Errors
     /// The path is not a results directory, or `run.json` or the journal is damaged or cannot be read.
     pub fn recorded_bytes(path: &Path) -> Result<u64> {
-        let (_, journal) = read_records(path)?;
+        let (_, _, journal) = read_records(path)?;
         let of_trials = journal.digests.values().flat_map(Digests::values);
         let files = of_trials.chain(journal.run_files.values());
         Ok(files.fold(0, |sum: u64, file| sum.saturating_add(file.bytes)))
@@ -482,12 +487,34 @@ impl RunDir {
     }
 }
 
-/// Reads `run.json` and the journal.
-fn read_records(path: &Path) -> Result<(RunRecord, RunState)> {
-    let record = RunRecord::read(path)?;
+/// Reads `run.json`, with its digest, and then the journal.
+fn read_records(path: &Path) -> Result<(RunRecord, FileDigest, RunState)> {
+    let (record, digest) = RunRecord::read(path)?;
     let file = path.join(journal::FILE_NAME);
     let bytes = input::read(&file, &input::RECORD).map_err(io_error("read", &file))?;
-    Ok((record, journal::read(&bytes, &file)?))
+    Ok((record, digest, journal::read(&bytes, &file)?))
+}
+
+/// Refuses `run.json` if it is none of the versions that the run wrote: points, levels and settings of the run would be wrong.
+fn check_record(
+    path: &Path,
+    (record, found): (&RunRecord, &FileDigest),
+    state: &RunState,
+) -> Result<()> {
+    let Some(what) = damage::of_record(found, state) else { return Ok(()) };
+    refuse_lost(path, record, state)?;
+    let (path, what) = (path.to_path_buf(), what.to_owned());
+    Err(StoreError::Damaged { path, file: record::FILE_NAME, what })
+}
+
+/// Refuses the journal of a complete run if it lacks a trial of the run.
+fn refuse_lost(path: &Path, record: &RunRecord, state: &RunState) -> Result<()> {
+    match record.lost(state).into_iter().next() {
+        None => Ok(()),
+        Some((point_id, trial)) => {
+            Err(StoreError::LostTrial { path: path.to_path_buf(), point_id, trial })
+        }
+    }
 }
 
 /// Writes the start of a session to the journal, and `run.json`.

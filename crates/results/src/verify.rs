@@ -59,19 +59,20 @@ struct Wanted {
 /// The path is not a results directory, or a folder cannot be listed.
 pub fn verify(dir: &Path) -> Result<Verification> {
     let mut found = Verification::default();
+    // A session that begins or ends meanwhile writes to the journal first. The error says what is wrong if this is no results directory.
+    let record = RunRecord::read(dir);
     let path = dir.join(journal::FILE_NAME);
     let bytes = match input::read(&path, &input::RECORD) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            // The error says what is wrong if this is no results directory.
-            RunRecord::read(dir)?;
+            record?;
             found.damaged.push((journal::FILE_NAME.to_owned(), "missing".to_owned()));
             return Ok(found);
         }
         Err(error) => return Err(io_error("read", &path)(error).into()),
     };
-    // If the record cannot be read, its digest reports the damage.
-    let record = RunRecord::read(dir).ok();
+    // If the record cannot be read, `check_record` reports it.
+    let (record, digest) = record.ok().unzip();
     let state = read_journal(record.as_ref(), &bytes, &mut found);
     found.trials = state.committed.len();
     let is_finished = |end: &&TrialEnd| end.status != TrialStatus::Aborted;
@@ -83,7 +84,7 @@ pub fn verify(dir: &Path) -> Result<Verification> {
     }
     wanted.extend(summary_files(dir, &mut found));
     compare(dir, &wanted, &mut found);
-    check_record(dir, &state, &mut found);
+    check_record(dir, digest.as_ref(), &state, &mut found);
     let uncommitted = leftovers(dir, &state)?;
     other_files(dir, &state, &wanted, &uncommitted, &mut found)?;
     found.uncommitted = uncommitted.iter().map(|path| relative(dir, path)).collect();
@@ -205,27 +206,26 @@ fn compare(dir: &Path, wanted: &[Wanted], found: &mut Verification) {
     }
 }
 
-/// Checks `run.json`, which is replaced whenever the run's status changes, after its digest is in the journal.
-fn check_record(dir: &Path, state: &RunState, found: &mut Verification) {
+/// Checks `run.json`, which is replaced whenever the run's status changes, after its digest is in the journal. `digest` is `None` if it
+/// cannot be read.
+fn check_record(
+    dir: &Path,
+    digest: Option<&FileDigest>,
+    state: &RunState,
+    found: &mut Verification,
+) {
     let name = record::FILE_NAME.to_owned();
-    let path = dir.join(&name);
-    if state.records.is_empty() {
-        match compare_with_digest(&path, None, Depth::Digests) {
-            Some(what) => found.damaged.push((name, what)),
-            None => found.not_covered.push(name),
-        }
+    // The last version, or the one before it if ccbench was killed between the two writes.
+    let is_last = |digest: &FileDigest| state.records.iter().rev().take(2).any(|it| it == digest);
+    if let Some(intact) = digest.filter(|digest| is_last(digest)) {
+        found.intact += 1;
+        found.intact_bytes += intact.bytes;
         return;
     }
-    // The last version, or the one before it if ccbench was killed between the two writes.
-    let last = state.records.iter().rev().take(2);
-    let problems: Vec<Option<String>> =
-        last.map(|digest| compare_with_digest(&path, Some(digest), Depth::Digests)).collect();
-    match problems.into_iter().collect::<Option<Vec<String>>>() {
-        Some(all) => found.damaged.push((name, all.into_iter().next().unwrap_or_default())),
-        None => {
-            found.intact += 1;
-            found.intact_bytes += path.metadata().map_or(0, |found| found.len());
-        }
+    let expected = state.records.last().filter(|_| digest.is_none() || !state.has_unrecorded);
+    match compare_with_digest(&dir.join(&name), expected, Depth::Digests) {
+        Some(what) => found.damaged.push((name, what)),
+        None => found.not_covered.push(name),
     }
 }
 

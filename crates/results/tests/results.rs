@@ -262,11 +262,7 @@ const LONG_FACTOR: &str = "links.bottleneck.trace_of_the_day.file";
 
 /// Gives a factor of the made-up run a long name.
 fn with_long_factor(run: &Path) {
-    let path = run.join("run.json");
-    let text = std::fs::read_to_string(&path).unwrap();
-    let renamed = text.replace("\"scheme\"", &format!("\"{LONG_FACTOR}\""));
-    assert_ne!(renamed, text);
-    std::fs::write(path, renamed).unwrap();
+    ccbench_tests::run_files::rename_factor(run, "scheme", LONG_FACTOR);
 }
 
 /// Replaces the resolved plan of a run, and its digest in the journal.

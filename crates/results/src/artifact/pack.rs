@@ -45,7 +45,7 @@ enum Content {
 pub fn pack(run: &Path, output: &Path) -> Result<Packed> {
     refuse_inside(run, output)?;
     let (dir, known) = open_intact(run)?;
-    let record = RunRecord::read(run)?;
+    let (record, _) = RunRecord::read(run)?;
     let claims = RunSummary::of(&dir, TrialFilter::default())?.expectations;
     let name = name_of(run)?;
     let mut contents = run_files(run, &known)?;

@@ -134,7 +134,7 @@ fn merged_shards_are_as_one_run() {
     assert_eq!(merged.run_files(), whole.run_files());
     assert!(merged.run_files().contains(&"cc/aimd.bpf.o".to_owned()), "{:?}", merged.run_files());
     assert_eq!((merged.status(), merged.planned()), (RunStatus::Complete, 8));
-    let record = RunRecord::read(&path).unwrap();
+    let (record, _) = RunRecord::read(&path).unwrap();
     let attempts: Vec<&str> = record
         .sessions
         .iter()
@@ -203,7 +203,7 @@ fn a_merged_run_has_the_name_of_its_plan() {
     }
     let path = shards.finish(shards.merge(&[]).unwrap()).unwrap();
     assert_eq!(path.parent(), Some(shards.root.path().join("results").as_path()));
-    assert_eq!(RunRecord::read(&path).unwrap().plan_name, "merged");
+    assert_eq!(RunRecord::read(&path).unwrap().0.plan_name, "merged");
 }
 
 #[test]

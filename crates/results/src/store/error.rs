@@ -49,15 +49,17 @@ pub enum StoreError {
         /// SHA-256 of the plan given now.
         expected: String,
     },
-    /// The resolved plan is not the one that was run.
+    /// The resolved plan or `run.json` is not the one that the run wrote.
     #[error(
-        "{}/plan.resolved.toml is damaged ({what}), so numbers and claims of the run would be wrong; restore it from a copy; \
+        "{}/{file} is damaged ({what}), so numbers and claims of the run would be wrong; restore it from a copy; \
          `ccbench verify {}` lists all damaged files",
         path.display(), path.display()
     )]
-    DamagedPlan {
+    Damaged {
         /// The results directory.
         path: PathBuf,
+        /// The file's name.
+        file: &'static str,
         /// What is wrong.
         what: String,
     },
@@ -117,7 +119,7 @@ impl StoreError {
             | Self::Compacted { .. }
             | Self::NotEmpty { .. } => ErrorClass::Usage,
             Self::OtherPlan { .. }
-            | Self::DamagedPlan { .. }
+            | Self::Damaged { .. }
             | Self::OtherFile { .. }
             | Self::LostTrial { .. } => ErrorClass::Run,
         }

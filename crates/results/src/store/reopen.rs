@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{FileCopy, Result, StoreError};
+use super::{FileCopy, Result, StoreError, check_record, refuse_lost};
 use crate::damage::{self, Depth, compare_with_digest};
 use crate::digest::{Digests, FileDigest};
 use crate::journal::Journal;
@@ -22,7 +22,7 @@ pub(super) fn reopen(
     RunRecord::read(path)?;
     let mut journal = Journal::reopen(path)?;
     // Read with the lock: a session replaces the file when it ends, shortly before it releases the lock.
-    let mut record = RunRecord::read(path)?;
+    let (mut record, digest) = RunRecord::read(path)?;
     if record.plan_sha256 != plan_sha256 {
         return Err(StoreError::OtherPlan {
             path: path.to_path_buf(),
@@ -34,10 +34,10 @@ pub(super) fn reopen(
         return Err(StoreError::Compacted { path: path.to_path_buf() });
     }
     check_copies(path, copies, &journal.state().run_files)?;
-    if let Some((point_id, trial)) = record.lost(journal.state()).into_iter().next() {
-        return Err(StoreError::LostTrial { path: path.to_path_buf(), point_id, trial });
-    }
-    let torn = journal.remove_torn_end()?;
+    refuse_lost(path, &record, journal.state())?;
+    check_record(path, (&record, &digest), journal.state())?;
+    // The next append removes it.
+    let torn = journal.state().torn_bytes;
     if torn > 0 {
         record.notes.push(format!(
             "{utc}: removed {torn} bytes of an unfinished line from the end of the journal"

@@ -290,9 +290,51 @@ fn a_changed_plan_is_refused_by_readers() {
     let error = summarize(&run, TrialFilter::default()).unwrap_err().to_string();
     let expected = "plan.resolved.toml is damaged (changed: its SHA-256 differs)";
     assert!(error.contains(expected) && error.contains("`ccbench verify "), "{error}");
-    assert!(matches!(RunDir::open(&run), Err(StoreError::DamagedPlan { .. })));
+    assert!(matches!(RunDir::open(&run), Err(StoreError::Damaged { .. })));
     without_digests(&run);
     RunDir::open(&run).unwrap();
+}
+
+#[test]
+fn a_changed_record_that_can_be_parsed_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let run = finished_run(root.path());
+    let file = run.join("run.json");
+    let whole = std::fs::read_to_string(&file).unwrap();
+    let changed = whole.replacen("\"repeat\": ", "\"repeat\": 1", 1);
+    assert_ne!(changed, whole);
+    std::fs::write(&file, changed).unwrap();
+    let expected = "run.json is damaged (its SHA-256 is not in journal.ndjson";
+    let error = RunDir::open(&run).unwrap_err().to_string();
+    assert!(error.contains(expected) && error.contains("`ccbench verify "), "{error}");
+    let error = RunDir::resume(&run, &info()).unwrap_err().to_string();
+    assert!(error.contains(expected), "{error}");
+    assert_eq!(damaged(&run), ["run.json"]);
+    // A copy of a remote run is verified after its files were counted.
+    assert!(RunDir::recorded_bytes(&run).unwrap() > 0);
+    std::fs::write(&file, whole).unwrap();
+    RunDir::open(&run).unwrap();
+    // The record is intact, but the journal lost its last lines.
+    let journal = run.join(journal::FILE_NAME);
+    let lines = std::fs::read_to_string(&journal).unwrap();
+    let first = lines.lines().next().unwrap();
+    std::fs::write(&journal, format!("{first}\n")).unwrap();
+    assert!(matches!(RunDir::open(&run), Err(StoreError::LostTrial { .. })));
+}
+
+#[test]
+fn a_record_without_a_digest_is_accepted_after_a_killed_start_of_a_session() {
+    let root = tempfile::tempdir().unwrap();
+    let run = finished_run(root.path());
+    without_digests(&run);
+    let file = run.join("run.json");
+    let old = std::fs::read(&file).unwrap();
+    drop(RunDir::resume(&run, &traced()).unwrap());
+    std::fs::write(&file, old).unwrap();
+    RunDir::open(&run).unwrap();
+    let found = verify(&run).unwrap();
+    assert!(found.damaged.is_empty(), "{found:?}");
+    assert!(found.not_covered.contains(&"run.json".to_owned()), "{found:?}");
 }
 
 #[test]
@@ -302,7 +344,7 @@ fn a_missing_plan_is_refused_by_readers() {
     std::fs::remove_file(run.join("plan.resolved.toml")).unwrap();
     let error = summarize(&run, TrialFilter::default()).unwrap_err().to_string();
     assert!(error.contains("plan.resolved.toml is damaged (missing)"), "{error}");
-    assert!(matches!(RunDir::open(&run), Err(StoreError::DamagedPlan { .. })));
+    assert!(matches!(RunDir::open(&run), Err(StoreError::Damaged { .. })));
     // The size is known before the files of a run are copied.
     assert!(RunDir::recorded_bytes(&run).unwrap() > 0);
     // Runs of early versions have no such file.

@@ -4,6 +4,7 @@ use ccbench_results::compare::{Comparison, compare};
 use ccbench_results::export;
 use ccbench_results::figure::{self, Figure, Format, Kind, Request};
 use ccbench_results::observer::Observer;
+use ccbench_tests::run_files::rename_factor;
 
 use super::*;
 
@@ -384,8 +385,7 @@ fn rejects_unsupported_filters_and_unknown_values() {
 fn factor_named_like_a_column_filters_trials() {
     let root = tempfile::tempdir().unwrap();
     let run = made_up(root.path());
-    let record = std::fs::read_to_string(run.join("run.json")).unwrap();
-    std::fs::write(run.join("run.json"), record.replace("\"scheme\"", "\"group\"")).unwrap();
+    rename_factor(&run, "scheme", "group");
     let wheres = [("phase", "alone"), ("group", "cubic")];
     let strips = figure::draw(&run, &request(Kind::Strips, &wheres)).unwrap();
     let points = cells(&strips[0], &[], "point_id");

@@ -1,6 +1,7 @@
 //! Tests how the reasons of degraded and failed trials are printed.
 
 use ccbench_results::reason::ReasonCode;
+use ccbench_tests::run_files::edit_record;
 
 use super::*;
 
@@ -148,12 +149,10 @@ fn gives_no_advice_on_a_virtual_clock() {
     }
     // Runs of earlier versions have only a note.
     let run = run_with(root.path(), trials, RunBackend::Simulator { model_version: 2 });
-    let file = run.join("run.json");
-    let record = std::fs::read(&file).unwrap();
-    let mut record: serde_json::Value = serde_json::from_slice(&record).unwrap();
-    assert!(record.as_object_mut().unwrap().remove("backend").is_some());
-    record["topology"] = "Topology { nodes: {} }".into();
-    std::fs::write(file, record.to_string()).unwrap();
+    edit_record(&run, |record| {
+        assert!(record.as_object_mut().unwrap().remove("backend").is_some());
+        record["topology"] = "Topology { nodes: {} }".into();
+    });
     let text = text_of(&run);
     assert!(text.contains("note: simulated: model 2,") && !text.contains("What helps"), "{text}");
 }
