@@ -40,7 +40,7 @@ fn an_export_says_that_it_replaced_files() {
     let first = export();
     assert!(!first.contains("replaced"), "{first}");
     let second = export();
-    assert!(second.contains("tables: replaced 1 file of an earlier export\n"), "{second}");
+    assert!(second.contains("tables: replaced 1 existing file\n"), "{second}");
 }
 
 /// However seldom counters are read, the last reading counts.

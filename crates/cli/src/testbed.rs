@@ -11,7 +11,7 @@ use ccbench_results::model::{Status, Verdict};
 use ccbench_results::reason::ReasonCode;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::error::TryRecvError;
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::agents::{Address, AgentError, Agents};
 use crate::backend::error::BackendError;
@@ -238,7 +238,6 @@ impl Testbed {
         if self.process.is_none()
             && let Some(loss) = lost_node(&result)
         {
-            warn!("waiting for the nodes after: {loss}");
             progress.message("node", &format!("{loss}; trying again when every node answers"));
             progress.suspend();
             let Experiment { id, options, .. } = trial.experiment;
@@ -249,7 +248,6 @@ impl Testbed {
                 () = interrupt.requested() => return Err(BackendError::Interrupted),
             };
             if let Err(error) = awaited {
-                warn!("{error}");
                 progress.message("node", &format!("{error}; no longer waiting for the nodes"));
                 return result;
             }
@@ -269,7 +267,6 @@ impl Testbed {
             }
             Err(error) => error,
         };
-        warn!("rebuilding the testbed after: {error}");
         progress.message("testbed", &format!("{error}; trying again on a new testbed"));
         self.rebuild(trial.experiment).await?;
         progress.repeat("the new testbed is ready");

@@ -201,16 +201,22 @@ fn kernel_backend_has_neither_opportunities_nor_a_stop() {
 #[test]
 fn guaranteed_rates_are_those_at_the_mean_rate() {
     // 4 mbit for 15 s, 24 for 5 s: 9 on average.
-    let facts = || files(&[("a.csv", steps(vec![step(0, Some(4)), step(15, Some(24))], 20))]);
-    let checked = |rate: &str| {
+    let rows = || files(&[("a.csv", steps(vec![step(0, Some(4)), step(15, Some(24))], 20))]);
+    let checked = |rate: &str, facts: TraceFiles| {
         let class = format!("[links.l.classes.c]\nrate = \"{rate}\"\nmatch = {{ dscp = 46 }}\n");
-        read_with(&PLAN.replace("[flows.f]", &format!("{class}[flows.f]")), &[], facts())
+        read_with(&PLAN.replace("[flows.f]", &format!("{class}[flows.f]")), &[], facts)
     };
-    assert!(checked("9mbit").is_ok());
-    let problems = checked("9001kbit").unwrap_err();
-    let why = "their guaranteed rates sum to 9001kbit, more than 9mbit, the mean rate of `a.csv`";
-    let is_it = |p: &PlanProblem| p.path == "links.l.classes" && p.reason.starts_with(why);
-    assert!(problems.iter().any(is_it), "{problems:?}");
+    assert!(checked("9mbit", rows()).is_ok() && checked("12mbit", opportunities()).is_ok());
+    for (rate, facts, mean) in
+        [("9001kbit", rows(), "9mbit"), ("12113kbit", opportunities(), "12112kbit")]
+    {
+        let problems = checked(rate, facts).unwrap_err();
+        let why = format!(
+            "their guaranteed rates sum to {rate}, more than {mean}, the mean rate of `a.csv`"
+        );
+        let is_it = |p: &PlanProblem| p.path == "links.l.classes" && p.reason.starts_with(&why);
+        assert!(problems.iter().any(is_it), "{problems:?}");
+    }
 }
 
 #[test]

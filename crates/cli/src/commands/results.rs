@@ -182,9 +182,7 @@ pub fn export(command: &ExportCommand) -> Result<ExitCode, CliError> {
     if replaced > 0 {
         let files = if replaced == 1 { "file" } else { "files" };
         let output = command.output().display();
-        message(format_args!(
-            "ccbench: {output}: replaced {replaced} {files} of an earlier export"
-        ));
+        message(format_args!("ccbench: {output}: replaced {replaced} existing {files}"));
     }
     if let Some(warning) = failed_trials(dir, tables)? {
         message(format_args!("ccbench: {warning}"));

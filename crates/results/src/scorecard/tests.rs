@@ -296,6 +296,10 @@ fn printed_with_values_bounds_and_reasons() {
     assert!(text.contains("2 of ") && text.contains("bounds: 1 hold, 0 do not"), "{text}");
     // The plan has no scenario for these.
     assert!(!text.contains("Wired Paths") && !text.contains("not run"), "{text}");
+    let lack = |row: &&ScorecardRow| row.measure.is_some() && row.points == [None, None];
+    let count = found.rows.iter().filter(lack).count();
+    let tally = format!("left out, because the plan lacks their scenarios: {count}.");
+    assert!(count > 0 && found.text(1000).contains(&tally), "{}", found.text(1000));
     let markdown = found.markdown();
     assert!(!markdown.contains("| 6.3 |"), "{markdown}");
     let line = "| 6.1 | Paths with Tail-Drop Queues | mean queueing delay | 10 ±2.48 ms | 20 ±0 ms | 0.5 ±0.124 | better \

@@ -55,9 +55,10 @@ pub(crate) fn lost(node: &str, row: &AckCount, findings: &mut Findings) {
         findings.add(Status::Degraded, ReasonCode::AcksLost, node, message);
     }
     if row.missed_events > 0 {
+        let missed = row.missed_events;
+        let events = row.events.saturating_add(missed);
         let message = format!(
-            "{whose}: {} missing from `tcp_events`: the kernel ran no BPF program for them",
-            of(row.missed_events, row.events)
+            "{whose}: the kernel ran no BPF program for {missed} of {events} events, so `tcp_events` is incomplete"
         );
         findings.add(Status::Degraded, ReasonCode::TcpEventsLost, node, message);
     }
@@ -142,7 +143,8 @@ mod tests {
         assert_eq!(judged(&missed), [("acks_lost".to_owned(), expected.to_owned())]);
         assert_eq!(judged(&AckCount { mode: mode("10ms"), ..missed.clone() }), []);
         let missed = judged(&AckCount { missed_segments: 0, missed_events: 2, ..missed });
-        assert_eq!(missed[0].0, "tcp_events_lost");
+        let expected = "src: a/0 (snd): the kernel ran no BPF program for 2 of 2 events, so `tcp_events` is incomplete";
+        assert_eq!(missed, [("tcp_events_lost".to_owned(), expected.to_owned())]);
         let unread = judged(&AckCount { refused_rows: 2, ..Default::default() });
         assert!(unread[0].1.starts_with("src: 2 records of BPF programs could not be read"));
         let automatic = AckCount {
