@@ -69,5 +69,7 @@ failed=$((failed + $(wc -l <"$dir/unfinished")))
 if [ "$status" -ne 0 ] && [ ! -s "$dir/failed" ]; then
     failed=$((failed + 1))
     echo "cargo test: exit code $status" >>"$dir/failed"
+    # Cargo's and the compiler's errors are above the output of kmod's checks.
+    grep -m 5 '^error' "$dir/log" >>"$dir/failed"
 fi
 totals
