@@ -6,10 +6,11 @@ use std::time::Duration;
 use ccbench_tests::cpu::{CpuReport, CpuWatch};
 use ccbench_tests::node_state::difference;
 use ccbench_tests::{Bench, text};
+use rustix::process::Signal;
 
 use crate::failure::{AgentLog, Failure};
 use crate::fault::{Fault, is_impossible};
-use crate::nodes::{Node, certificates, controller, pair, plan, read};
+use crate::nodes::{Node, certificates, controller, pair, plan, read, send, traced_by};
 
 /// A run whose trials must be ok, at the latest after it was resumed.
 pub const RUN: [&str; 4] = ["run", "plan.toml", "--pki", "pki"];
@@ -73,6 +74,8 @@ impl Lane {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
+        // strace leaves its process behind when it is killed.
+        traced_by(controller.id()).into_iter().for_each(|pid| send(Some(pid), Signal::KILL));
         let _ = controller.kill();
         let _ = controller.wait();
         Err(Failure::Hangs { printed: self.bench.printed() })

@@ -111,7 +111,7 @@ impl Node {
     /// Ends its agent with SIGTERM. An agent that does not end is killed, which is an error.
     pub fn stop(&mut self) -> Result<(), Failure> {
         let Some(mut agent) = self.agent.take() else { return Ok(()) };
-        let pids = agents_below(agent.id());
+        let pids = traced_by(agent.id());
         for signal in [Signal::TERM, Signal::KILL] {
             pids.iter().for_each(|pid| send(Some(*pid), signal));
             for _ in 0..STOP_TIMEOUT.as_millis() / 20 {
@@ -143,8 +143,8 @@ pub fn send(pid: Option<u32>, signal: Signal) {
     }
 }
 
-/// Returns this process or, if it is strace, its children that are agents.
-fn agents_below(pid: u32) -> Vec<u32> {
+/// Returns this process or, if it is strace, its children.
+pub fn traced_by(pid: u32) -> Vec<u32> {
     let name = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     if name(pid).trim() != "strace" {
         return vec![pid];
