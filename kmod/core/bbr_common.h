@@ -47,11 +47,25 @@ CC_FN u32 cc_bbr_probe_rtt_cwnd(const struct cc_bbr_state *st, const struct cc_b
 	return cc_max(cc_bbr_bdp(st, cc_bbr_bw(st), cc_bbr_pct(p->probe_rtt_cwnd_pct)), CC_BBR_MIN_CWND);
 }
 
+CC_FN u32 cc_bbr_probe_rtt_us(const struct cc_bbr_params *p)
+{
+	return cc_min(p->probe_rtt_ms, 5000) * 1000;
+}
+
+/*
+ * Whether the end of PROBE_RTT has passed. It is ahead by at most the length of PROBE_RTT and the 1 us that keeps it from being 0. If it
+ * seems further ahead, more than 2^31 us have passed in an idle connection.
+ */
+CC_FN int cc_bbr_probe_rtt_ended(const struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a)
+{
+	return st->probe_rtt_done_stamp_us - (u32)a->now_us > cc_bbr_probe_rtt_us(p) + 1;
+}
+
 /* Returns cwnd: unchanged, or restored at the end of PROBE_RTT. */
 CC_FN u32 cc_bbr_check_probe_rtt_done(struct cc_bbr_state *st, const struct cc_bbr_params *p,
 				      const struct cc_ack *a, u32 cwnd)
 {
-	if (!st->probe_rtt_done_stamp_us || !cc_after((u32)a->now_us, st->probe_rtt_done_stamp_us))
+	if (!st->probe_rtt_done_stamp_us || !cc_bbr_probe_rtt_ended(st, p, a))
 		return cwnd;
 	st->probe_rtt_min_stamp_us = (u32)a->now_us;
 	cc_bbr_reset_lower_bounds(st);
@@ -74,7 +88,7 @@ CC_FN u32 cc_bbr_handle_probe_rtt(struct cc_bbr_state *st, const struct cc_bbr_p
 	if (!st->probe_rtt_done_stamp_us) {
 		if (a->inflight_pkts > cc_bbr_probe_rtt_cwnd(st, p))
 			return rs->cwnd;
-		st->probe_rtt_done_stamp_us = ((u32)a->now_us + cc_min(p->probe_rtt_ms, 5000) * 1000) | 1;
+		st->probe_rtt_done_stamp_us = ((u32)a->now_us + cc_bbr_probe_rtt_us(p)) | 1;
 		st->flags &= ~CC_BBR_PROBE_RTT_ROUND_DONE;
 		st->next_round_delivered = a->delivered_pkts;
 		return rs->cwnd;

@@ -271,6 +271,7 @@ CC_FN u32 cc_cx_on_loss(struct cc_cx_state *st, const struct cc_cx_params *p,
 {
 	u32 base_us = cc_cx_base(st, p, a), window = a->cwnd_pkts;
 
+	st->round.count = 0;
 	if (p->shadow) {
 		if (st->competing && cc_saturating_sub(a->srtt_us, base_us) > st->del_th_us)
 			window = cc_max(window, st->shadow_pkts);

@@ -109,6 +109,7 @@ CC_FN u32 cc_dctcp_on_loss(struct cc_dctcp_state *st, const struct cc_dctcp_para
 
 	(void)p;
 	st->loss_cwnd_pkts = a->cwnd_pkts;
+	st->count = 0; /* as the stack's snd_cwnd_cnt at every reduction */
 	if (!(a->flags & CC_ECN))
 		return cc_half(a->cwnd_pkts);
 	return cc_min(cc_max(cc_saturating_sub(a->cwnd_pkts, cc_u32(cut)), CC_MIN_CWND), CC_INFINITE);
@@ -123,11 +124,8 @@ CC_FN void cc_dctcp_on_event(struct cc_dctcp_state *st, const struct cc_dctcp_pa
 		st->loss_cwnd_pkts = a->cwnd_pkts;
 		out->ssthresh_pkts = cc_half(a->cwnd_pkts);
 	}
-	if (event == CC_EVENT_RESTART || event == CC_EVENT_TX_START) {
-		st->next_seq = a->nxt_seq;
-		st->old_delivered = a->delivered_pkts;
-		st->old_delivered_ce = a->delivered_ce_pkts;
-	}
+	if (event == CC_EVENT_LOSS)
+		st->count = 0;
 }
 
 CC_FN u32 cc_dctcp_undo(struct cc_dctcp_state *st, const struct cc_dctcp_params *p,

@@ -23,7 +23,7 @@ struct cc_round {
 	u32 max_rtt_us;
 	u32 samples;
 	u32 marked;
-	u32 count;	/* of cc_reno_increase */
+	u32 count;	/* of cc_reno_increase; zero after every reduction, as the stack's snd_cwnd_cnt */
 	u32 active;
 };
 
@@ -90,6 +90,8 @@ CC_FN void cc_round_event(struct cc_round *r, u32 event, const struct cc_ack *a)
 		cc_round_start(r, a);
 	else if (event < CC_EVENT_RESTART)
 		r->active = 0;
+	if (event == CC_EVENT_LOSS)
+		r->count = 0;
 }
 
 /* Bounds cwnd, and keeps ssthresh at no less than 3/4 of it (tcp_current_ssthresh). */

@@ -275,8 +275,8 @@ CC_FN void cc_ta_on_ack(struct cc_ta_state *st, const struct cc_ta_params *p,
 CC_FN u32 cc_ta_on_loss(struct cc_ta_state *st, const struct cc_ta_params *p,
 			const struct cc_ack *a)
 {
-	(void)st;
 	(void)p;
+	st->round.count = 0;
 	return cc_half(a->cwnd_pkts);
 }
 

@@ -123,8 +123,8 @@ CC_FN void cc_vegas_on_ack(struct cc_vegas_state *st, const struct cc_vegas_para
 CC_FN u32 cc_vegas_on_loss(struct cc_vegas_state *st, const struct cc_vegas_params *p,
 			   const struct cc_ack *a)
 {
-	(void)st;
 	(void)p;
+	st->round.count = 0;
 	return cc_half(a->cwnd_pkts);
 }
 

@@ -105,6 +105,34 @@ CC_FN u32 test_stat(const struct cc_conn *conn, const struct cc_ack *a, const ch
 	exit(1);
 }
 
+/*
+ * Checks that a reduction and a timeout forget the packets that were acked since the last increase, in a state in which Reno controls the
+ * window: 15 of 20 before it, and 5 of 10 after it, which do not give a packet.
+ */
+CC_FN void test_reductions_forget_credits(const char *text)
+{
+	u32 i;
+
+	for (i = 0; i < 2; i++) {
+		struct cc_ack a = test_ack();
+		struct cc_conn conn = test_conn(text, &a);
+		struct cc_out out;
+
+		cc_call_event(&conn, CC_EVENT_CWR, &a, &out);
+		a.acked_pkts = 15;
+		cc_call_ack(&conn, &a, &out);
+		CHECK_EQ(out.cwnd_pkts, 20);
+		if (i == 0)
+			cc_call_loss(&conn, &a);
+		else
+			cc_call_event(&conn, CC_EVENT_LOSS, &a, &out);
+		a.cwnd_pkts = 10;
+		a.acked_pkts = 5;
+		cc_call_ack(&conn, &a, &out);
+		CHECK_EQ(out.cwnd_pkts, 10);
+	}
+}
+
 /* Checks that the scheme text is rejected with exactly this message. */
 CC_FN void test_refused(const char *text, const char *want)
 {

@@ -114,6 +114,28 @@ static void a_state_that_begins_gives_a_row(void)
 	CHECK_EQ(test_stat(&conn, &a, "mode"), CRUISE);
 }
 
+/* PROBE_RTT lasts 200 ms from a time that may be 1 us later. 40 minutes exceed half of the range of 32 bits; 2^32 us are 71.6 minutes. */
+static void probe_rtt_ends_also_after_a_long_idle_time(void)
+{
+	static const struct {
+		u32 since_end_us, mode;
+	} cases[] = {{1, CRUISE}, {2400000000u, CRUISE}, {0u - 200002, CRUISE}, {0, PROBE_RTT}, {0u - 200001, PROBE_RTT}};
+	u32 i;
+
+	for (i = 0; i < 5; i++) {
+		struct cc_ack a = test_ack();
+		struct cc_conn conn = cruising("bbr3", &a);
+		struct cc_out out;
+
+		a.now_us += 3000000000u;
+		state_of(&conn)->mode = PROBE_RTT;
+		state_of(&conn)->probe_rtt_done_stamp_us = (u32)a.now_us - cases[i].since_end_us;
+		a.flags |= CC_APP_LIMITED;
+		cc_call_event(&conn, CC_EVENT_TX_START, &a, &out);
+		CHECK_EQ(test_stat(&conn, &a, "mode"), cases[i].mode);
+	}
+}
+
 /*
  * A round with loss in CRUISE. The loss counts in the round that begins when it is noticed. At the end of that round, inflight_lo starts at
  * cwnd, 201, and keeps 180/256 of it, but not less than what was delivered (100 packets). bw_lo stays at the delivered bandwidth.
@@ -485,6 +507,7 @@ int main(void)
 	a_state_that_begins_gives_a_row();
 	loss_outside_a_probe_lowers_the_short_term_bounds();
 	probe_rtt_comes_after_five_seconds();
+	probe_rtt_ends_also_after_a_long_idle_time();
 	a_delayed_ack_does_not_raise_the_lowest_rtt();
 	samples_of_probe_rtt_are_application_limited();
 	events_that_may_be_skipped_change_nothing();

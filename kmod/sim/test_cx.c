@@ -240,6 +240,7 @@ int main(void)
 	without_competition_a_loss_is_reno();
 	a_shrinking_queue_drops_the_shadow();
 	a_timeout_forgets_the_shadow();
+	test_reductions_forget_credits("cx");
 	wrong_parameters_are_refused_by_name();
 	return test_done("cx");
 }

@@ -56,6 +56,35 @@ static void alpha_reaches_zero_and_one(void)
 	CHECK_EQ(test_stat(&conn, &a, "alpha"), 1024);
 }
 
+/*
+ * Bursts of ten packets with idle time before each: the first ACK is of two, the second one of the other eight, which have CE. The first
+ * window has two packets, the others 10. 0.8/16 = 51.2/1024; 0.8 (1 - (15/16)^2) = 99.2/1024.
+ */
+static void marks_of_application_limited_bursts_raise_alpha(void)
+{
+	struct cc_ack a = ecn_ack();
+	struct cc_conn conn;
+	struct cc_out out;
+	u32 i;
+
+	a.nxt_seq = a.una_seq;
+	conn = test_conn("dctcp,alpha_on_init=0", &a);
+	for (i = 0; i < 3; i++) {
+		cc_call_event(&conn, CC_EVENT_RESTART, &a, &out);
+		cc_call_event(&conn, CC_EVENT_TX_START, &a, &out);
+		a.nxt_seq += 10 * a.mss_bytes;
+		a.una_seq += 2 * a.mss_bytes;
+		a.delivered_pkts += 2;
+		CHECK_EQ(cc_call_sample(&conn, &a), CC_OUT_ROUND);
+		a.una_seq = a.nxt_seq;
+		a.delivered_pkts += 8;
+		a.delivered_ce_pkts += 8;
+		CHECK_EQ(cc_call_sample(&conn, &a), 0);
+		CHECK_EQ(test_stat(&conn, &a, "ce_pkts"), i ? 8 : 0);
+		CHECK_EQ(test_stat(&conn, &a, "alpha"), i == 2 ? 99 : i * 51);
+	}
+}
+
 /* The running counts wrap like the kernel's. */
 static void the_counts_may_wrap(void)
 {
@@ -148,9 +177,11 @@ int main(void)
 {
 	alpha_follows_the_share_of_marks();
 	alpha_reaches_zero_and_one();
+	marks_of_application_limited_bursts_raise_alpha();
 	the_counts_may_wrap();
 	the_cut_is_half_of_alpha();
 	without_ecn_it_is_reno();
+	test_reductions_forget_credits("dctcp");
 	the_receiver_tells_ce_apart();
 	behind_a_step_the_queue_stays_at_the_threshold("dctcp", 1000, 68000);
 	behind_a_step_the_queue_stays_at_the_threshold("dctcp", 5000, 80000);

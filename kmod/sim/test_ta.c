@@ -339,6 +339,7 @@ int main(void)
 	a_mark_ends_slow_start();
 	a_round_without_samples_changes_nothing();
 	the_threshold_survives_loss_timeout_and_idle();
+	test_reductions_forget_credits("ta");
 	rounds_pass_the_wrap_of_sequence_numbers();
 	the_base_follows_its_mode();
 	wrong_parameters_are_refused_by_name();

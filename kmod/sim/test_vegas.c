@@ -150,6 +150,7 @@ int main(void)
 	two_samples_leave_it_to_reno();
 	loss_halves_and_never_below_two();
 	outside_open_it_is_reno();
+	test_reductions_forget_credits("vegas");
 	idle_forgets_the_base();
 	wrong_parameters_are_refused_by_name();
 	return test_done("vegas");

@@ -32,7 +32,7 @@ pub use error::SimulatorError;
 pub use simulation::Simulation;
 
 /// Version of the model. Results of different versions may differ.
-pub const MODEL_VERSION: u32 = 9;
+pub const MODEL_VERSION: u32 = 10;
 /// CLOCK_MONOTONIC of every node when the trial begins, nanoseconds. All nodes share one clock.
 pub const T0_NS: u64 = 1_000_000_000;
 /// CLOCK_REALTIME minus CLOCK_MONOTONIC in every run, nanoseconds: CLOCK_MONOTONIC 0 is 2026-01-01T00:00:00Z.

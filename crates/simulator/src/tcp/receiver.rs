@@ -19,8 +19,8 @@ const TCP_ATO_MIN_NS: u64 = 40_000_000;
 const TCP_DELACK_MAX_NS: u64 = 200_000_000;
 /// Maximum number of acknowledgements without delay.
 const TCP_MAX_QUICKACKS: u32 = 16;
-/// Number of acknowledgements without delay after the CE mark changes.
-const QUICK_ACKS_AFTER_CE: u32 = 2;
+/// Number of acknowledgements without delay after CE, and after a segment without ECT.
+const ECN_QUICKACKS: u32 = 2;
 /// Compressed acknowledgements (sysctls `tcp_comp_sack_*`): their maximum number, their delay, and its limit in percent of the RTT.
 const COMP_SACK_NR: u32 = 44;
 const COMP_SACK_DELAY_NS: u64 = 1_000_000;
@@ -93,6 +93,8 @@ pub struct Receiver {
     compressed_ack_rcv_nxt: u64,
     /// `TCP_ECN_DEMAND_CWR` (RFC 3168): echo CE until the sender's CWR.
     demand_cwr: bool,
+    /// `TCP_ECN_SEEN` (RFC 3168): a segment with ECT or CE has arrived.
+    ecn_seen: bool,
     last_ce: bool,
     ce_pkts: u32,
     /// Dynamic right-sizing (`tcp_rcv_space_adjust()`): the RTT as the receiver sees it (0 before the first sample), and the last
@@ -156,6 +158,7 @@ impl Receiver {
             dup_ack_counter: 0,
             compressed_ack_rcv_nxt: 0,
             demand_cwr: false,
+            ecn_seen: false,
             last_ce: false,
             ce_pkts: 0,
             rcv_rtt_ns: 0,
@@ -344,7 +347,7 @@ impl Receiver {
         self.ato_ns = TCP_ATO_MIN_NS;
     }
 
-    /// `tcp_data_ecn_check()`, `tcp_ecn_accept_cwr()`: processes CE and CWR. A change of CE is acknowledged at once.
+    /// `tcp_data_ecn_check()`, `tcp_ecn_accept_cwr()`: processes the ECN field and CWR. A change of CE is acknowledged at once.
     fn data_ecn_check(&mut self, segment: &Segment, ecn: Ecn) {
         let has_ce = ecn == Ecn::Ce;
         self.ce_pkts = self.ce_pkts.wrapping_add(u32::from(has_ce));
@@ -356,8 +359,14 @@ impl Receiver {
                     self.quick = self.quick.max(1);
                 }
                 if has_ce && !self.demand_cwr {
-                    self.enter_quickack_mode(QUICK_ACKS_AFTER_CE);
+                    self.enter_quickack_mode(ECN_QUICKACKS);
                     self.demand_cwr = true;
+                }
+                if ecn != Ecn::NotEct {
+                    self.ecn_seen = true;
+                } else if self.ecn_seen {
+                    // Probably a retransmission.
+                    self.enter_quickack_mode(ECN_QUICKACKS);
                 }
             }
             EcnMode::Accurate { .. } => {

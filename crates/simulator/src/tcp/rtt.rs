@@ -153,13 +153,13 @@ impl Rtt {
         self.rtt_min.0[0].rtt_us
     }
 
-    /// Returns the timeout without backoff.
+    /// Returns the timeout without backoff, in whole jiffies (`__tcp_set_rto()`).
     pub fn rto_us(&self) -> u64 {
         if self.srtt_us == 0 {
             return TCP_TIMEOUT_INIT_US;
         }
         let rto_us = ((self.srtt_us >> 3) + self.rttvar_us).cast_unsigned();
-        rto_us.clamp(RTO_MIN_US, RTO_MAX_US)
+        rto_us.next_multiple_of(JIFFY_US.into()).clamp(RTO_MIN_US, RTO_MAX_US)
     }
 
     /// Returns the timeout after this many timeouts in a row.
@@ -182,6 +182,18 @@ mod tests {
         assert_eq!(rtt.smoothed_us(), 20_000);
         assert_eq!(rtt.rto_us(), 220_000);
         assert_eq!(rtt.backed_off_us(3), 8 * 220_000);
+    }
+
+    #[test]
+    fn the_timeout_is_rounded_up_to_jiffies() {
+        let timeouts_us = |rtt_us: u32| {
+            let mut rtt = Rtt::new();
+            rtt.rtt_estimator(rtt_us, 0, 1);
+            [0, 1, 10].map(|backoff| rtt.backed_off_us(backoff))
+        };
+        assert_eq!(timeouts_us(20_000), [220_000, 440_000, 120_000_000]);
+        assert_eq!(timeouts_us(20_001), [221_000, 442_000, 120_000_000]);
+        assert_eq!(timeouts_us(20_999), [221_000, 442_000, 120_000_000]);
     }
 
     /// Adds samples (seconds, microseconds). Returns the minimum.

@@ -327,6 +327,21 @@ fn a_mark_is_echoed_until_cwr_or_counted() {
 }
 
 #[test]
+fn a_segment_without_ect_after_others_with_ect_is_acknowledged_at_once() {
+    let is_acked_after = |usual: Ecn| {
+        let mut receiver = Receiver::new(EcnMode::Classic, RCVBUF, 0, 20 * MS);
+        let mut is_acked =
+            |at: u64, field: Ecn| receiver.on_segment(MS, &segment(at), field).is_some();
+        let first_delayed = (0..100).find(|at| !is_acked(*at, usual)).unwrap();
+        assert!(is_acked(first_delayed + 1, usual));
+        let fields = [(2, Ecn::NotEct), (3, usual), (4, usual), (5, usual)];
+        fields.map(|(after, field)| is_acked(first_delayed + after, field))
+    };
+    assert_eq!(is_acked_after(Ecn::Ect0), [true, true, false, true]);
+    assert_eq!(is_acked_after(Ecn::NotEct), [false, true, false, true]);
+}
+
+#[test]
 fn an_overtaken_acknowledgement_brings_only_its_blocks() {
     let mut sender = sender("reno", EcnMode::Off);
     sender.write(0, ALL);

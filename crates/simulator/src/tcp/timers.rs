@@ -7,6 +7,7 @@ use super::rack::TCP_FASTRETRANS_THRESH;
 use super::sender::Sender;
 use super::timer_wheel::{TICK_NS, Timer, TimerKind, wheel_ns};
 use crate::congestion_control::{CaState, Event};
+use crate::packet::MSS_BYTES;
 
 impl Sender {
     /// Returns when [`Self::on_timer`] is due.
@@ -180,14 +181,17 @@ impl Sender {
         lost.into_iter().for_each(|seq| self.rtx_queue.mark_lost(seq));
     }
 
-    /// `tcp_send_loss_probe()`: sends new data if there is any, otherwise the last segment again. Then a full timeout begins.
+    /// `tcp_send_loss_probe()`: sends new data if there is any and the receiver has room, otherwise the last segment again. Then a full
+    /// timeout begins.
     fn send_loss_probe(&mut self, now_ns: u64) {
         if self.rtx_queue.is_empty() {
             return;
         }
         if self.tlp_high_seq.is_none() {
             self.tlp_retrans = false;
-            if self.write_seq > self.snd_nxt && self.snd_wnd_end > self.snd_nxt {
+            // `tcp_snd_wnd_test()`: the whole segment must fit into the window.
+            let len_bytes = (self.write_seq - self.snd_nxt).min(MSS_BYTES.into());
+            if len_bytes > 0 && self.snd_nxt + len_bytes <= self.snd_wnd_end {
                 if self.write_xmit_probe(now_ns) {
                     self.tlp_high_seq = Some(self.snd_nxt);
                 }

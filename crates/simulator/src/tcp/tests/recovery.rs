@@ -100,6 +100,22 @@ fn a_timer_sends_one_new_segment_at_most() {
 }
 
 #[test]
+fn a_probe_repeats_the_last_segment_if_the_window_has_no_room_for_a_new_one() {
+    let probe = |room_bytes: u64| {
+        let mut sender = sender("reno", EcnMode::Off);
+        sender.write(0, ALL);
+        sent(&mut sender);
+        sender.snd_wnd_end = sender.snd_nxt + room_bytes;
+        let probe_ns = sender.timer_ns().unwrap();
+        sender.on_timer(probe_ns);
+        (sent(&mut sender), sender.tlp_high_seq)
+    };
+    assert_eq!(probe(MSS), (vec![(10, false)], Some(11 * MSS)));
+    assert_eq!(probe(MSS - 1), (vec![(9, true)], Some(10 * MSS)));
+    assert_eq!(probe(0), (vec![(9, true)], Some(10 * MSS)));
+}
+
+#[test]
 fn a_probe_of_new_data_is_paced() {
     let mut sender = sender_without_offloads("bbr", SNDBUF);
     sender.write(0, ALL);
