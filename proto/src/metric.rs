@@ -47,6 +47,11 @@ pub struct Metric {
 }
 
 impl Metric {
+    /// The statistic that its name alone means.
+    pub const fn default_stat(&self) -> &'static str {
+        self.stats[0]
+    }
+
     /// The unit of one of its statistics.
     pub fn unit_of(&self, stat: &str) -> &'static str {
         if ["cov", "undefined"].contains(&stat) { "1" } else { self.unit }

@@ -252,6 +252,9 @@ INLINE void put_newer(struct row *row, struct tcp_sock___acks *tp)
 		row->total_rto = tp->total_rto;
 		row->total_rto_recoveries = tp->total_rto_recoveries;
 		row->total_rto_time_ms = tp->total_rto_time;
+		/* The recovery in progress, as in tcp_get_info(): rto_stamp is the low half of tcp_clock_ms(). */
+		if (HAS(tp, rto_stamp) && tp->rto_stamp)
+			row->total_rto_time_ms += (u32)(row->at_ns / 1000000) - tp->rto_stamp;
 	}
 	if (HAS(tp, received_ecn_bytes)) {
 		row->has |= HAS_ACCECN;

@@ -52,7 +52,7 @@ struct tcp_sock___acks {
 	u16 timeout_rehash;
 	u32 plb_rehash;			      /* 6.2 */
 	u16 total_rto, total_rto_recoveries;  /* 6.7 */
-	u32 total_rto_time;
+	u32 total_rto_time, rto_stamp;
 	u32 received_ce, received_ecn_bytes[3], delivered_ecn_bytes[3]; /* 6.18 */
 	u8 accecn_fail_mode : 4, saw_accecn_opt : 2;
 } KERNEL;

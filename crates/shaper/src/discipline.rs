@@ -126,6 +126,8 @@ pub(crate) trait PacketQueue: Sized {
     fn enqueue(&mut self, packet: Packet, dropped: &mut Vec<u32>);
     /// Returns the next packet to transmit at `now_ns`. May drop packets in front of it.
     fn dequeue(&mut self, now_ns: u64, dropped: &mut Vec<u32>) -> Option<Packet>;
+    /// Notes that the line asks for a packet while the queue is empty, where [`Self::dequeue`] is not called: in a class, or outside a slot.
+    fn found_empty(&mut self, _now_ns: u64) {}
     /// Removes the packet in `slot`, of this flow, from anywhere in the queue, without counting it. Returns `None` if it is not there.
     fn remove(&mut self, slot: u32, flow: u32) -> Option<Packet>;
     /// Changes the parameters. Drops packets beyond a lower limit, as the qdisc does. The number of queues does not change.
@@ -236,6 +238,13 @@ macro_rules! packet_queues {
                 }
             }
 
+            /// As [`PacketQueue::found_empty`].
+            pub(crate) fn found_empty(&mut self, now_ns: u64) {
+                match self {
+                    $(Self::$name(queue) => queue.found_empty(now_ns),)+
+                }
+            }
+
             /// As [`PacketQueue::remove`].
             pub(crate) fn remove(&mut self, slot: u32, flow: u32) -> Option<Packet> {
                 match self {
@@ -329,7 +338,7 @@ pub(crate) struct QueueStats {
 }
 
 impl QueueStats {
-    /// Adds another queue's counters. For state, keeps the larger value.
+    /// Adds another queue's counters and credit. For other state, keeps the larger value.
     pub(crate) fn add(&mut self, other: &Self) {
         self.drop_overlimit += other.drop_overlimit;
         self.drop_overmemory += other.drop_overmemory;
@@ -344,6 +353,7 @@ impl QueueStats {
         self.delay_c_ns = self.delay_c_ns.max(other.delay_c_ns);
         self.delay_l_ns = self.delay_l_ns.max(other.delay_l_ns);
         self.maxq = self.maxq.max(other.maxq);
+        self.credit += other.credit;
     }
 
     /// Packets dropped for any reason.

@@ -18,6 +18,8 @@ const IFINDEX: u32 = 3;
 const LEAF: u32 = 0x1_0010;
 /// Rate tables: `TCA_HTB_CTAB`, `TCA_HTB_RTAB`. `tc` sends them, but no kernel since 3.8 reads them for Ethernet.
 const HTB_TABLES: &[u16] = &[3, 4];
+/// `TCA_RED_FLAGS`.
+const RED_FLAGS: &[u16] = &[4];
 /// `TCA_TBF_RTAB`.
 const TBF_TABLES: &[u16] = &[2];
 
@@ -207,7 +209,7 @@ fn slots_are_what_tc_sends() {
 }
 
 #[test]
-fn head_drop_pie_and_red_are_what_tc_sends() {
+fn head_drop_pie_and_red_are_what_tc_sends_but_for_the_place_of_flags() {
     let limit = Limit::Packets(Packets::new(100));
     queue_is(&Queue::PfifoHeadDrop(plan::PfifoHeadDrop { limit }), "pfifo_head_drop");
     let pie = Queue::Pie(plan::Pie {
@@ -236,12 +238,15 @@ fn head_drop_pie_and_red_are_what_tc_sends() {
             nodrop: None,
         })
     };
-    let is = |queue: Queue, rate, name| {
-        let ours = queue_qdisc(&queue, Some(mbit(rate))).unwrap();
-        same(&ours.add(IFINDEX, 0x10_0000, LEAF), name, &[]);
+    let is = |queue: Queue, rate, flags, name| {
+        let ours = queue_qdisc(&queue, Some(mbit(rate))).unwrap().add(IFINDEX, 0x10_0000, LEAF);
+        // `tc` sends the flags in an attribute, with which the kernel does not start the adaptation.
+        let mut theirs = without(&golden(name), RED_FLAGS);
+        theirs[HEADER_BYTES + TCMSG_BYTES + 8 + 4 + 4 + 15] = flags;
+        assert_eq!(hex(&ours), hex(&theirs), "{name}");
     };
-    is(red(Some(50_000), Some(55), Some(true)), 100, "red");
-    is(red(None, None, None), 10, "red_plain");
+    is(red(Some(50_000), Some(55), Some(true)), 100, 7, "red");
+    is(red(None, None, None), 10, 0, "red_plain");
 }
 
 #[test]

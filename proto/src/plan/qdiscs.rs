@@ -1,33 +1,38 @@
 //! The features of a link that the kernel's qdiscs lack, for the checks of a plan and for the selection of a backend.
 
-use super::{Link, Policer, Queue, Reorder, Shaper, Slot};
-use crate::units::{FRAME_BYTES, Micros};
+use super::{Distribution, Jitter, Link, Policer, Queue, Reorder, Shaper, Slot};
+use crate::units::{FRAME_BYTES, Limit, Micros};
 
 /// Entries of netem's largest table of delays (`NETEM_DIST_MAX`).
 pub const NETEM_TABLE_ENTRIES: u32 = 16_384;
 /// Longest reordering delay: netem computes random delays in 32 bits of nanoseconds.
 const NETEM_MAX_LATE: Micros = Micros::from_millis(2_000);
+/// Largest jitter that netem gets: it reduces a larger one to this (`INT_MAX` ns).
+const NETEM_MAX_JITTER_NS: u64 = i32::MAX as u64;
+/// Spreads of the Pareto distribution in one spread that netem gets. netem's table ends at four spreads, but the tail of this distribution is
+/// longer.
+pub const NETEM_PARETO_SPREADS: u64 = 8;
 /// Longest time in which a bucket fills: the kernel stores a bucket as this time, in 32 bits of 64 ns.
 const MAX_BUCKET_S: u64 = 274;
 
-/// A key of a link that qdiscs do not implement, on this link or at all.
+/// A key of a link or a queue that qdiscs do not implement, on this link, with these values or at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnsupportedFeature {
-    /// The key, below the link.
+    /// The key, below the link or the queue.
     pub key: &'static [&'static str],
     /// What they cannot do: "an `ecn_rewrite`" ...
     pub what: &'static str,
 }
 
 impl Link {
-    /// The features that the kernel's qdiscs lack for this link. `queue` is the queue in front of its rate. The link may have a
-    /// trace instead of a rate.
+    /// The features that the kernel's qdiscs lack for this link. `queue` is the queue in front of its rate; for its own keys see
+    /// [`Queue::unsupported_by_qdisc`]. The link may have a trace instead of a rate.
     pub fn unsupported_by_qdiscs(
         &self,
         queue: Option<&Queue>,
         has_classes: bool,
     ) -> Vec<UnsupportedFeature> {
-        let features: [(&'static [&'static str], Option<&'static str>); 8] = [
+        let features: [(&'static [&'static str], Option<&'static str>); 9] = [
             (&["ecn_rewrite"], self.ecn_rewrite.map(|_| "an `ecn_rewrite`")),
             (&["ack_aggregation"], self.ack_aggregation.map(|_| "an `ack_aggregation`")),
             (&["ack_filter"], self.ack_filter.then(|| unsupported_ack_filter(queue)).flatten()),
@@ -36,6 +41,7 @@ impl Link {
                 self.policer.and_then(|policer| self.unsupported_policer(policer, has_classes)),
             ),
             (&["slot"], self.slot.and_then(|slot| slot.unsupported(self, queue))),
+            (&["jitter", "spread"], self.jitter.and_then(Jitter::unsupported)),
             (&["jitter", "hold"], self.jitter.and_then(|j| j.hold).map(|_| "jitter with a `hold`")),
             (&["reorder", "late"], self.reorder.and_then(|reorder| reorder.unsupported(self))),
             (&["path_switch"], self.unsupported_path_switch()),
@@ -73,6 +79,44 @@ impl Link {
 fn unsupported_ack_filter(queue: Option<&Queue>) -> Option<&'static str> {
     let is_cake = matches!(queue, Some(Queue::Cake(_)));
     (!is_cake).then_some("an `ack_filter` with a queue other than `cake`")
+}
+
+impl Queue {
+    /// What the kernel's qdisc of this kind cannot do of this queue, whose limits are bytes or packets; relative ones are not compared.
+    pub fn unsupported_by_qdisc(&self) -> Option<UnsupportedFeature> {
+        let Self::Red(red) = self else { return None };
+        if red.adaptive == Some(true) && red.nodrop == Some(true) {
+            let what = "`adaptive` of `red` with `nodrop`";
+            return Some(UnsupportedFeature { key: &["adaptive"], what });
+        }
+        let bytes = |limit: Limit| match limit {
+            Limit::Bytes(bytes) => Some(bytes.get()),
+            Limit::Packets(packets) => Some(u64::from(packets.get()) * FRAME_BYTES),
+            Limit::MilliBdp(_) | Limit::Time(_) => None,
+        };
+        let bytes = |limit| bytes(limit).and_then(|bytes| u32::try_from(bytes).ok());
+        let (qth_min, qth_max) = (bytes(red.min)?, bytes(red.max)?);
+        // Thresholds shifted left by Wlog must fit into 31 bits (`red_check_params`).
+        let threshold_bits = u32::BITS - qth_min.max(qth_max).leading_zeros();
+        let what = "thresholds of `red` that are too large for the weight of its average";
+        (threshold_bits + red.wlog(qth_min, qth_max)? >= 32)
+            .then_some(UnsupportedFeature { key: &["max"], what })
+    }
+}
+
+impl Jitter {
+    /// The jitter that netem gets, nanoseconds.
+    pub fn netem_ns(self) -> u64 {
+        let spreads =
+            if self.distribution == Distribution::Pareto { NETEM_PARETO_SPREADS } else { 1 };
+        self.spread.nanos().saturating_mul(spreads)
+    }
+
+    /// Why netem cannot do this jitter.
+    fn unsupported(self) -> Option<&'static str> {
+        (self.netem_ns() > NETEM_MAX_JITTER_NS)
+            .then_some("jitter with a `spread` above 2.147 s (`pareto`: 268 ms)")
+    }
 }
 
 impl Slot {
@@ -125,8 +169,8 @@ impl Reorder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Jitter, Pfifo, Policer, Tbf};
-    use crate::units::{Bytes, Limit, Packets, Ppm, Rate};
+    use crate::plan::{Pfifo, Red, Tbf};
+    use crate::units::{Bytes, Packets, Ppm, Rate};
 
     fn lacks(link: &Link, queue: &Queue) -> Vec<&'static str> {
         link.unsupported_by_qdiscs(Some(queue), false)
@@ -192,6 +236,74 @@ mod tests {
         assert_eq!(lacks(&Link { jitter, ..with(reorder(10_000, 2)) }, &pfifo()), ["reorder"]);
         let skips = Reorder::new(Ppm::new(100).unwrap());
         assert!(lacks(&Link { jitter, ..with(skips) }, &pfifo()).is_empty());
+    }
+
+    #[test]
+    fn jitter_must_fit_into_31_bits_of_nanoseconds() {
+        let with = |distribution, spread| {
+            let jitter = Jitter { spread: Micros::new(spread), distribution, ..Jitter::default() };
+            lacks(&Link { jitter: Some(jitter), ..Link::default() }, &pfifo())
+        };
+        for (distribution, most_us) in [
+            (Distribution::Uniform, 2_147_483),
+            (Distribution::Normal, 2_147_483),
+            (Distribution::Pareto, 268_435),
+        ] {
+            assert!(with(distribution, most_us).is_empty(), "{distribution:?}");
+            assert_eq!(with(distribution, most_us + 1), ["jitter"], "{distribution:?}");
+        }
+        // A delay has 64 bits.
+        let delay = Some(Micros::from_millis(60_000));
+        assert!(lacks(&Link { delay, ..Link::default() }, &pfifo()).is_empty());
+    }
+
+    /// A `red` with these thresholds.
+    fn red(min: Limit, max: Limit) -> Red {
+        Red {
+            limit: Limit::Bytes(Bytes::new(8_000_000)),
+            min,
+            max,
+            probability: None,
+            avpkt: None,
+            burst: None,
+            ecn: None,
+            harddrop: None,
+            adaptive: None,
+            nodrop: None,
+        }
+    }
+
+    fn unsupported(red: &Red) -> Option<&'static str> {
+        Queue::Red(red.clone()).unsupported_by_qdisc().map(|feature| feature.key[0])
+    }
+
+    #[test]
+    fn thresholds_of_red_must_fit_into_31_bits_with_its_weight() {
+        let bytes = |bytes| Limit::Bytes(Bytes::new(bytes));
+        let large = red(bytes(1_000_000), bytes(3_000_000));
+        // Wlog is 10, and 3000000 has 22 bits.
+        assert_eq!(
+            (large.burst_pkts(1_000_000, 3_000_000), large.wlog(1_000_000, 3_000_000)),
+            (1666, Some(10))
+        );
+        assert_eq!(unsupported(&large), Some("max"));
+        assert_eq!(unsupported(&red(bytes(30_000), bytes(90_000))), None);
+        // A smaller burst has a smaller Wlog.
+        assert_eq!(unsupported(&Red { burst: Some(1_000), ..large }), None);
+        // In packets, the thresholds are multiples of 1514 bytes; relative ones are not known here.
+        let packets = |packets| Limit::Packets(Packets::new(packets));
+        assert_eq!(unsupported(&red(packets(661), packets(1_982))), Some("max"));
+        assert_eq!(unsupported(&red(Limit::MilliBdp(1000), Limit::MilliBdp(3000))), None);
+    }
+
+    #[test]
+    fn adaptation_of_red_excludes_nodrop() {
+        let bytes = |bytes| Limit::Bytes(Bytes::new(bytes));
+        let adaptive = Red { adaptive: Some(true), ..red(bytes(30_000), bytes(90_000)) };
+        assert_eq!(unsupported(&adaptive), None);
+        let both = Red { ecn: Some(true), nodrop: Some(true), ..adaptive };
+        assert_eq!(unsupported(&both), Some("adaptive"));
+        assert_eq!(unsupported(&Red { adaptive: None, ..both }), None);
     }
 
     #[test]

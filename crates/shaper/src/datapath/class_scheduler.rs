@@ -51,6 +51,8 @@ struct Bucket {
 #[derive(Debug)]
 struct Class {
     queue: AnyQueue,
+    /// Whether a packet has arrived since the queue was last found empty.
+    had_packets: bool,
     priority: u8,
     tokens: Bucket,
     /// `None`: the rate of the link.
@@ -143,6 +145,7 @@ impl ClassScheduler {
             let frame = i128::from(params.frame_bytes) * i128::from(DEFICIT_PER_BYTE);
             Class {
                 queue,
+                had_packets: false,
                 priority: class.and_then(|class| class.plan.priority).unwrap_or_default(),
                 tokens: bucket(rate_bps),
                 ctokens: (ceil_bps < link_bps).then(|| bucket(ceil_bps)),
@@ -169,7 +172,9 @@ impl ClassScheduler {
     pub(crate) fn enqueue(&mut self, now_ns: u64, packet: Packet, dropped: &mut Vec<u32>) {
         let index = usize::from(packet.class);
         let index = if index < self.classes.len() { index } else { 0 };
-        self.classes[index].queue.enqueue(now_ns, packet, dropped);
+        let class = &mut self.classes[index];
+        class.queue.enqueue(now_ns, packet, dropped);
+        class.had_packets = true;
     }
 
     pub(crate) fn dequeue(&mut self, now_ns: u64, dropped: &mut Vec<u32>) -> Dequeued {
@@ -177,6 +182,10 @@ impl ClassScheduler {
             class.tokens.fill(now_ns);
             if let Some(ctokens) = &mut class.ctokens {
                 ctokens.fill(now_ns);
+            }
+            if class.had_packets && class.queue.backlog().0 == 0 {
+                class.queue.found_empty(now_ns);
+                class.had_packets = false;
             }
         }
         while let Some((index, mode, group)) = self.pick() {

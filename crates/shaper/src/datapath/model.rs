@@ -420,6 +420,9 @@ impl LinkModel {
             queued = self.stage.backlog().0;
             if let Err(wake_ns) = slots.open(now_ns, queued) {
                 self.wake_ns = wake_ns;
+                if let (Stage::One(queue), 0) = (&mut self.stage, queued) {
+                    queue.found_empty(now_ns);
+                }
                 return;
             }
         }

@@ -2,7 +2,8 @@
 //! `net/sched/sch_red.c` and `include/net/red.h`.
 //!
 //! Differences from the kernel: qavg and probabilities are floating point, not fixed-point integers and tables. The average after idle time
-//! uses the exact power of the weight. The adaptation runs on the virtual time of the packets.
+//! uses the exact power of the weight, and idle time also counts in a class, where the kernel's HTB never asks an empty queue. The adaptation
+//! runs on the virtual time of the packets.
 
 use ccbench_proto::plan;
 use ccbench_proto::units::{Ppm, Rate};
@@ -201,7 +202,7 @@ impl PacketQueue for Red {
     fn enqueue(&mut self, mut packet: Packet, dropped: &mut Vec<u32>) {
         self.advance_to(packet.at_ns);
         self.qavg = match self.qidlestart_ns.take() {
-            Some(since_ns) => self.qavg_from_idle_time(packet.at_ns - since_ns),
+            Some(since_ns) => self.qavg_from_idle_time(packet.at_ns.saturating_sub(since_ns)),
             None => self.qavg + (self.fifo.bytes() as f64 - self.qavg) * self.weight,
         };
         let action = self.action();
@@ -226,6 +227,11 @@ impl PacketQueue for Red {
             self.qidlestart_ns.get_or_insert(now_ns);
         }
         packet
+    }
+
+    fn found_empty(&mut self, now_ns: u64) {
+        self.advance_to(now_ns);
+        self.qidlestart_ns.get_or_insert(now_ns);
     }
 
     fn remove(&mut self, slot: u32, _flow: u32) -> Option<Packet> {

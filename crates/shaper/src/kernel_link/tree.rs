@@ -278,6 +278,11 @@ fn check_supported(config: &LinkConfig) -> Result<(), BadQueue> {
     if let Some(feature) = unsupported.first() {
         return bad(feature.what);
     }
+    let class_queues = config.classes.iter().map(|class| &class.queue);
+    let mut queues = std::iter::once(&config.queue).chain(class_queues);
+    if let Some(feature) = queues.find_map(Queue::unsupported_by_qdisc) {
+        return bad(feature.what);
+    }
     if config.plan.slot.is_some() && config.plan.backend != Backend::Kernel {
         return bad("slots at regular times (write `backend = \"kernel\"` for netem's slots)");
     }

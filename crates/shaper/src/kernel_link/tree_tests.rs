@@ -178,6 +178,31 @@ fn key_without_a_qdisc_needs_userspace() {
 }
 
 #[test]
+fn red_that_the_kernel_refuses_needs_userspace() {
+    let bytes = |bytes| Limit::Bytes(Bytes::new(bytes));
+    let red = |max| {
+        Queue::Red(plan::Red {
+            limit: bytes(4_000_000),
+            min: bytes(1_000_000),
+            max: bytes(max),
+            probability: None,
+            avpkt: None,
+            burst: None,
+            ecn: None,
+            harddrop: None,
+            adaptive: None,
+            nodrop: None,
+        })
+    };
+    let own = |queue| LinkConfig { queue, ..link(Some(mbit(100))) };
+    assert!(plan(&own(red(2_000_000)), 3, 1518).is_ok());
+    assert!(plan(&own(red(3_000_000)), 3, 1518).unwrap_err().what.contains("`red`"));
+    let mut config = with_classes();
+    config.classes[1].queue = red(3_000_000);
+    assert!(plan(&config, 3, 1518).unwrap_err().what.contains("`red`"));
+}
+
+#[test]
 fn cake_filters_acknowledgements() {
     let filtered = with(Link { rate: Some(mbit(10)), ack_filter: true, ..Link::default() });
     let filtered = LinkConfig { queue: Queue::Cake(plan::Cake::default()), ..filtered };

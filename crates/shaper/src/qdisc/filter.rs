@@ -115,6 +115,8 @@ impl Filter {
         if let Some(protocol) = protocol {
             // Require a header of five words, so that the ports are at the expected offset.
             self.key(0, 0x0f00_0000, 0x0500_0000);
+            // Require a fragment offset of zero: later fragments have data where the ports would be.
+            self.key(4, 0x0000_1fff, 0);
             self.key(8, 0x00ff_0000, u32::from(protocol) << 16);
             self.match_ports(wanted, 20);
         }
@@ -165,6 +167,22 @@ mod tests {
         assert_eq!(all.len(), 4);
         assert_eq!(all.iter().filter(|f| f.ethertype == ETH_P_IP).count(), 2);
         assert!(all.iter().all(|f| f.keys.iter().any(|k| k.value == 5201)));
+    }
+
+    #[test]
+    fn ports_match_no_later_fragment() {
+        let wanted = PacketMatch { sport: Some(5201), ..PacketMatch::default() };
+        let unfragmented = Key { mask: 0x1fff, value: 0, offset: 4 };
+        for filter in filters(&wanted).iter().filter(|filter| filter.ethertype == ETH_P_IP) {
+            assert!(filter.keys.contains(&unfragmented), "{filter:?}");
+        }
+        // The offset is in the last 13 bits of the header's second word, in network order.
+        let added = filters(&wanted)[0].add(3, 0x1_0000, 0x1_0011);
+        let key = [[0, 0, 0x1f, 0xff], [0; 4], 4_u32.to_ne_bytes()].concat();
+        assert!(added.windows(12).any(|bytes| bytes == key), "{added:02x?}");
+        // Without ports, fragments match.
+        let by_address = PacketMatch { src: "10.0.0.1".parse().ok(), ..PacketMatch::default() };
+        assert!(!filters(&by_address)[0].keys.contains(&unfragmented));
     }
 
     #[test]

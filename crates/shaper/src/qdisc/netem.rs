@@ -3,7 +3,7 @@
 //! Differences from a userspace link: correlation mixes two draws, which reduces the variance of correlated jitter. Corruption may hit any
 //! header.
 
-use ccbench_proto::plan::qdiscs::NETEM_TABLE_ENTRIES;
+use ccbench_proto::plan::qdiscs::{NETEM_PARETO_SPREADS, NETEM_TABLE_ENTRIES};
 use ccbench_proto::plan::{BurstLoss, Distribution, Jitter, Link, Slot};
 use ccbench_proto::units::{Micros, Packets, Ppm};
 
@@ -33,9 +33,6 @@ const IN_ORDER_RATE: u64 = 1_000_000_000_000;
 /// Entries of a distribution table (`NETEM_DIST_SCALE` units per spread).
 const TABLE_ENTRIES: u32 = 4096;
 const TABLE_SCALE: f64 = 8192.0;
-/// The table ends at four spreads, but the tail of this distribution is longer. So the spread sent is larger by this factor, and the table
-/// values are smaller.
-const PARETO_SPREADS: u64 = 8;
 
 /// The keys of a link that netem implements.
 pub const KEYS: [&str; 9] = [
@@ -111,7 +108,7 @@ impl Netem {
         let Link { delay, loss, duplicate, corrupt, .. } = self.plan;
         let delay_ns = delay.unwrap_or_default().nanos();
         let [loss, duplicate, corrupt] = [loss, duplicate, corrupt].map(Option::unwrap_or_default);
-        let spread_ns = jitter.map_or(late_ns, encoded_jitter_ns);
+        let spread_ns = jitter.map_or(late_ns, Jitter::netem_ns);
         let independent = if burst_loss.is_some() { 0 } else { probability(loss) };
         let words = [
             ticks(delay_ns),
@@ -205,18 +202,13 @@ fn gilbert(burst: BurstLoss, loss: Ppm) -> [u32; 4] {
     [probability(burst.enter), probability(burst.leave), u32::MAX - bad, good]
 }
 
-fn encoded_jitter_ns(jitter: Jitter) -> u64 {
-    let times = if jitter.distribution == Distribution::Pareto { PARETO_SPREADS } else { 1 };
-    jitter.spread.nanos().saturating_mul(times)
-}
-
 /// Returns netem's distribution table: quantiles at the midpoints of equal steps. Without a table, jitter is uniform.
 fn table(distribution: Distribution) -> Option<Vec<u8>> {
     let quantile = |rank: f64| match distribution {
         Distribution::Uniform => None,
         Distribution::Normal => Some(normal_quantile(rank)),
         Distribution::Pareto => {
-            Some(2.0 * ((1.0 - rank).powf(-1.0 / 3.0) - 1.0) / PARETO_SPREADS as f64)
+            Some(2.0 * ((1.0 - rank).powf(-1.0 / 3.0) - 1.0) / NETEM_PARETO_SPREADS as f64)
         }
     };
     let mut table = Vec::with_capacity(2 * TABLE_ENTRIES as usize);
@@ -396,7 +388,7 @@ mod tests {
         let squares: Vec<f64> = normal.iter().map(|x| x * x).collect();
         assert!(mean(&normal).abs() < 1e-4 && (mean(&squares) - 1.0).abs() < 2e-3);
         let pareto = values(Distribution::Pareto);
-        let scaled = mean(&pareto) * PARETO_SPREADS as f64;
+        let scaled = mean(&pareto) * NETEM_PARETO_SPREADS as f64;
         assert!((scaled - 1.0).abs() < 0.01 && pareto.iter().all(|&x| x >= 0.0), "{scaled}");
     }
 }

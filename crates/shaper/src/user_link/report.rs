@@ -52,7 +52,11 @@ pub(crate) fn qdisc_sample(
         idle_us: (now.rate_bps != u64::MAX).then_some(now.idle_ns / 1000),
         ..wire::QdiscSample::default()
     };
+    // The counters are those of all queues together.
     spec.queue.fill_row(now, &mut row);
+    for class in &spec.classes {
+        class.queue.fill_row(now, &mut row);
+    }
     row
 }
 
@@ -109,4 +113,37 @@ pub(crate) fn packets_timing(
 pub(crate) fn log_timing(log: &Log, row: wire::LinkTiming) -> wire::LinkTiming {
     let (count, missed) = log.counts();
     wire::LinkTiming { what: wire::TimingKind::Log.into(), count, missed, ..row }
+}
+
+#[cfg(test)]
+mod tests {
+    use ccbench_proto::plan::Class;
+    use ccbench_proto::units::Rate;
+
+    use super::*;
+    use crate::datapath::classes::ClassSpec;
+    use crate::discipline::codel::CodelQueueParams;
+    use crate::discipline::{FifoLimit, QueueParams};
+
+    #[test]
+    fn marks_of_class_queues_are_in_the_row() {
+        let class = |queue| ClassSpec {
+            plan: Class::new(Rate::from_bits_per_sec(1_000_000)),
+            queue,
+            matches: Vec::new(),
+        };
+        let fifo = QueueParams::TailDrop(FifoLimit::Packets(100));
+        let codel = QueueParams::Codel(CodelQueueParams::default());
+        let now = Counters { ecn_mark_pkts: 5000, ce_mark_pkts: 7, ..Counters::default() };
+        let row = |queue, classes| {
+            let spec = LinkSpec { queue, classes, ..LinkSpec::default() };
+            let row = qdisc_sample(&spec, &now, 0, 1, ("l", "eth0"));
+            (row.ecn_mark_pkts, row.ce_mark_pkts, row.flows)
+        };
+        let marks = (Some(5000), Some(7), None);
+        assert_eq!(row(fifo, vec![class(codel), class(fifo)]), marks);
+        // Both queues mark: the counters have the sum.
+        assert_eq!(row(codel, vec![class(codel)]), marks);
+        assert_eq!(row(fifo, vec![class(fifo)]), (None, None, None));
+    }
 }

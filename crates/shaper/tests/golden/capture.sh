@@ -65,7 +65,7 @@ capture cake_plain $leaf cake
 capture cake_ack_filter $leaf cake rtt 50ms ack-filter-aggressive
 capture u32_police filter add dev v0 parent 1: protocol all prio 1 u32 match u32 0 0 at 0 flowid 1:1 action police rate 10mbit burst 100000 overhead 24 drop
 capture u32_dst filter add dev v0 parent 1: protocol ip prio 1 u32 match ip dst 10.0.1.2/32 match ip dsfield 0xb8 0xfc flowid 1:11
-capture u32_ports filter add dev v0 parent 1: protocol ip prio 1 u32 match ip src 10.0.1.2/32 match ip ihl 5 0x0f match ip protocol 6 0xff match ip sport 5201 0xffff match ip dport 40000 0xffff flowid 1:11
+capture u32_ports filter add dev v0 parent 1: protocol ip prio 1 u32 match ip src 10.0.1.2/32 match ip ihl 5 0x0f match u16 0 0x1fff at 6 match ip protocol 6 0xff match ip sport 5201 0xffff match ip dport 40000 0xffff flowid 1:11
 capture u32_v6 filter add dev v0 parent 1: protocol ipv6 prio 2 u32 match ip6 dst fd00::1/128 match ip6 protocol 17 0xff match ip6 dport 5201 0xffff flowid 1:11
 capture u32_ecn filter add dev v0 parent 1: protocol ip prio 1 u32 match ip dst 10.0.1.2/32 match ip dsfield 0xb9 0xff flowid 1:11
 capture u32_v6_ecn filter add dev v0 parent 1: protocol ipv6 prio 2 u32 match ip6 dst fd00::1/128 match u32 0x00100000 0x00300000 at 0 flowid 1:11

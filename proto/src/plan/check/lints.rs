@@ -1,7 +1,7 @@
 //! Lints: warnings about valid plans whose results may mislead.
 
 use crate::plan::problem::Severity;
-use crate::plan::{Flow, LimitUnit, Link, Plan, Queue, Tbf};
+use crate::plan::{Backend, Flow, LimitUnit, Link, Plan, Queue, Tbf};
 use crate::resolve::{
     MIN_FRAMES, amount_bytes, base_rtts_in, bdp, bottleneck_in, drain_rate, limit_bytes, preset,
     resolve_queue,
@@ -12,7 +12,7 @@ use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Rate};
 use super::impair::MAX_BURST;
 use super::limits::{AGENTS, LENGTHS, SOCKETS, all_ours, sockets_here};
 use super::problems::Problems;
-use super::{classes, traces};
+use super::{classes, queues, traces};
 
 /// A bandwidth-delay product or a threshold below this many packets is noise.
 const FEW_PACKETS: u64 = 4;
@@ -60,7 +60,7 @@ pub(super) fn check(
         }
         if let Some(queue) = &link.queue {
             let path = ["links", name, "queue"];
-            buffer(&path, queue, rate, rtt, problems);
+            buffer(&path, (queue, link.backend), rate, rtt, problems);
             if plan.links.get(name).is_some_and(|link| has_own_queue(plan, link)) {
                 warn_of_raised(&path, queue, (rate, rtt), problems);
             }
@@ -74,7 +74,7 @@ pub(super) fn check(
                 && !problems.is_unread(&[&["links", name, "classes", class_name, "rate"]])
             {
                 let path = ["links", name, "classes", class_name, "queue"];
-                buffer(&path, queue, class.rate, rtt, problems);
+                buffer(&path, (queue, link.backend), class.rate, rtt, problems);
                 let written = plan.links.get(name).and_then(|link| link.classes.get(class_name));
                 if written.is_some_and(|class| class.queue.is_some()) {
                     warn_of_raised(&path, queue, (class.rate, rtt), problems);
@@ -112,7 +112,13 @@ fn bandwidth_delay(path: &[&str], rate: Rate, rtt: Micros, problems: &mut Proble
     }
 }
 
-fn buffer(path: &[&str], queue: &Queue, rate: Rate, rtt: Micros, problems: &mut Problems) {
+fn buffer(
+    path: &[&str],
+    (queue, backend): (&Queue, Backend),
+    rate: Rate,
+    rtt: Micros,
+    problems: &mut Problems,
+) {
     let product = bdp(rate, rtt).get();
     if let Some((limit, _)) = queue.fifo_limit() {
         if let Some(why) = refuse_bfifo(queue, (rate, rtt)) {
@@ -136,6 +142,10 @@ fn buffer(path: &[&str], queue: &Queue, rate: Rate, rtt: Micros, problems: &mut 
     }
     for (key, why) in relative_limits(queue, (rate, rtt)) {
         problems.error(&[path, &[key]].concat(), why);
+    }
+    if queue.limits().iter().any(|(_, limit, _)| limit.is_relative()) {
+        let resolved = resolve_queue(Some(queue), Some(rate), rtt);
+        queues::check_qdisc(path, backend, &resolved, problems);
     }
     let Some((key, threshold)) = queue.parameters().mark_threshold() else { return };
     let least = drain_time(rate, Bytes::new(FEW_PACKETS * FRAME_BYTES));

@@ -102,6 +102,17 @@ fn refuse_time(time: Option<Micros>, zero_is_valid: bool) -> Option<String> {
         .map(|_| format!("must be more than zero, and {MAX_TIME} or less"))
 }
 
+/// Rejects what the kernel's qdisc cannot do of a queue without relative limits, on a link with `backend = "kernel"`.
+pub(super) fn check_qdisc(path: &[&str], backend: Backend, queue: &Queue, problems: &mut Problems) {
+    let unsupported = queue.unsupported_by_qdisc().filter(|_| backend == Backend::Kernel);
+    let Some(feature) = unsupported else { return };
+    let why = format!(
+        "the kernel's qdiscs cannot do {}; leave out the link's `backend`, or change this key",
+        feature.what
+    );
+    problems.error_from(&[path, feature.key].concat(), &[path], why);
+}
+
 /// Rejects keys that the link's backend lacks; `auto` selects a backend that has them.
 pub(super) fn check_backend(
     path: &[&str],
@@ -109,6 +120,10 @@ pub(super) fn check_backend(
     queue: &Queue,
     problems: &mut Problems,
 ) {
+    // `lints` checks relative limits once they are resolved.
+    if queue.limits().iter().all(|(_, limit, _)| !limit.is_relative()) {
+        check_qdisc(path, backend, queue, problems);
+    }
     if backend != Backend::Userspace {
         return;
     }
@@ -167,4 +182,72 @@ fn refuse_limit(limit: Limit, unit: LimitUnit, rate: Option<Rate>) -> Option<Str
         ));
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::plan::check::{Severity, read};
+
+    /// The errors of a plan whose link has these further keys.
+    fn errors(keys: &str) -> Vec<String> {
+        let text = format!(
+            r#"
+            name = "t"
+            [nodes]
+            a = {{}}
+            b = {{}}
+            [wires]
+            path = ["a", "b"]
+            [links.l]
+            node = "a"
+            toward = "b"
+            rate = "100mbit"
+            delay = "10ms"
+            {keys}
+            [flows.f]
+            from = "a"
+            to = "b"
+            [[phases]]
+            name = "p"
+            length = "9s"
+            flows = ["f"]
+            "#
+        );
+        let problems = read(&text, &[]).err().unwrap_or_default();
+        let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
+        errors.map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn thresholds_that_the_kernel_refuses_need_userspace() {
+        let red = r#"{ kind = "red", limit = "4000000B", min = "1000000B", max = "3000000B" }"#;
+        let relative = r#"{ kind = "red", limit = "32bdp", min = "8bdp", max = "24bdp" }"#;
+        let of_class =
+            format!("classes.c = {{ rate = \"10mbit\", match = {{ dscp = 46 }}, queue = {red} }}");
+        let cases = [
+            (format!("queue = {red}"), "links.l.queue.max"),
+            (format!("queue = {relative}"), "links.l.queue.max"),
+            (of_class, "links.l.classes.c.queue.max"),
+        ];
+        for (keys, path) in cases {
+            let found = errors(&format!("{keys}\nbackend = \"kernel\""));
+            let why = "the kernel's qdiscs cannot do thresholds of `red`";
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0].starts_with(&format!("{path}: {why}")), "{found:?}");
+            for backend in ["auto", "userspace"] {
+                let found = errors(&format!("{keys}\nbackend = \"{backend}\""));
+                assert_eq!(found, Vec::<String>::new());
+            }
+        }
+    }
+
+    #[test]
+    fn adaptation_without_drops_needs_userspace() {
+        let red = r#"kind = "red", limit = "400000B", min = "30000B", max = "90000B", ecn = true"#;
+        let queue = format!("queue = {{ {red}, adaptive = true, nodrop = true }}");
+        assert_eq!(errors(&queue), Vec::<String>::new());
+        let found = errors(&format!("{queue}\nbackend = \"kernel\""));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("links.l.queue.adaptive: "), "{found:?}");
+    }
 }

@@ -49,7 +49,7 @@ impl MetricSelector<'_> {
             return Err(vec![(self.at("metric"), why)]);
         };
         let stat = match self.stat {
-            None => Some(metric.stats[0]),
+            None => Some(metric.default_stat()),
             Some(stat) => metric.stats.iter().copied().find(|known| *known == stat),
         };
         if stat.is_none() {

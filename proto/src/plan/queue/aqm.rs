@@ -142,6 +142,30 @@ impl Red {
     fn average_packet(&self) -> u64 {
         self.avpkt.unwrap_or(Bytes::new(1000)).get()
     }
+
+    /// `burst` with its default for these thresholds in bytes.
+    pub fn burst_pkts(&self, qth_min: u32, qth_max: u32) -> u32 {
+        let packet = self.average_packet().clamp(1, u64::from(u32::MAX));
+        let default = (2 * u64::from(qth_min) + u64::from(qth_max)) / (3 * packet);
+        self.burst.unwrap_or(u32::try_from(default).unwrap_or(u32::MAX))
+    }
+
+    /// Wlog for these thresholds in bytes: a packet has weight w = 2^-Wlog in the average. It is the one with which a burst of `burst`
+    /// packets into an empty queue leaves the average just below `min` (Floyd and Jacobson 1993, section 6; `tc_red_eval_ewma`):
+    /// the first for which `burst + 1 - min/avpkt <= (1 - (1-w)^burst) / w`. `None`: the burst is too small for any weight.
+    pub fn wlog(&self, qth_min: u32, qth_max: u32) -> Option<u32> {
+        let burst = f64::from(self.burst_pkts(qth_min, qth_max));
+        let packet = self.average_packet().clamp(1, u64::from(u32::MAX));
+        let wanted = burst + 1.0 - f64::from(qth_min) / packet as f64;
+        if wanted < 1.0 {
+            return None;
+        }
+        (1..32_u32).find(|&log| {
+            let weight = 0.5_f64.powi(log.cast_signed());
+            // Not the system's libm, whose rounding differs between machines.
+            wanted <= (1.0 - libm::pow(1.0 - weight, burst)) / weight
+        })
+    }
 }
 
 /// Fair queueing with pacing (`sch_fq`).

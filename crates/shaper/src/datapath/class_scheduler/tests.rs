@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::datapath::classes::ClassSpec;
 use crate::datapath::model::{LinkModel, LinkSpec};
+use crate::discipline::red::RedParams;
 use crate::discipline::{FifoLimit, QueueParams};
 
 const MBIT: u64 = 1_000_000;
@@ -144,6 +145,42 @@ fn link_rate_change_scales_all_classes() {
     }
     // 5000 frames per second. The first class has a ceil of 20 Mbit/s, 2000 frames.
     assert!((1990..=2010).contains(&sent[1]) && (2985..=3010).contains(&sent[2]), "{sent:?}");
+}
+
+#[test]
+fn average_of_a_red_class_decays_while_it_is_idle() {
+    let red = RedParams {
+        limit: 1_000_000,
+        qth_min: 1000,
+        qth_max: 500_000,
+        max_p_ppm: 10,
+        wlog: 1,
+        packet_time_ns: 100_000,
+        ecn: false,
+        harddrop: false,
+        adaptive: false,
+        nodrop: false,
+    };
+    let spec = link(100, vec![ClassSpec { queue: QueueParams::Red(red), ..class(50, 100, 0) }]);
+    // Another class keeps the line busy, or none does.
+    for others in [0, 50] {
+        let mut model = LinkModel::new(&spec, 256, 1514);
+        let mut freed = Vec::new();
+        let frame =
+            |slot, at_ns, class| Packet { slot, bytes: 1250, at_ns, class, ..<_>::default() };
+        for slot in 0..20 {
+            model.arrive(frame(slot, 1, 1));
+        }
+        for slot in 0..others {
+            model.arrive(frame(100 + slot, 2, 0));
+        }
+        model.advance(SECOND / 100, &mut freed);
+        assert!(model.queue_stats().prob > 0);
+        // More than 100 packet times after the class was found empty.
+        model.arrive(frame(50, SECOND / 50, 1));
+        model.advance(SECOND, &mut freed);
+        assert_eq!((model.queue_stats().prob, freed.len()), (0, 0), "{others}");
+    }
 }
 
 #[test]

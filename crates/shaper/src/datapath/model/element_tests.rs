@@ -11,6 +11,7 @@ use crate::discipline::dualpi2::Dualpi2Params;
 use crate::discipline::fq::FqParams;
 use crate::discipline::fq_codel::FqCodelParams;
 use crate::discipline::pie::PieParams;
+use crate::discipline::red::RedParams;
 
 const MS: u64 = 1_000_000;
 
@@ -123,6 +124,38 @@ fn packets_that_a_lower_limit_drops_are_not_replaced_in_their_slot() {
     model.advance(6 * MS, &mut freed);
     let (left, freed) = run(&mut model, &[packet(3, 6 * MS + 1)]);
     assert_eq!((left, freed), (vec![(0, 6 * MS), (2, 7 * MS), (3, 11 * MS)], vec![]));
+}
+
+#[test]
+fn average_of_red_decays_while_idle_between_slots() {
+    let red = RedParams {
+        limit: 1_000_000,
+        qth_min: 1000,
+        qth_max: 500_000,
+        max_p_ppm: 10,
+        wlog: 1,
+        packet_time_ns: MS,
+        ecn: false,
+        harddrop: false,
+        adaptive: false,
+        nodrop: false,
+    };
+    let slot = Slot { every: Micros::from_millis(5), ..Slot::default() };
+    for slot in [None, Some(slot)] {
+        let plan = rated(Link { slot, ..Link::default() });
+        let spec = LinkSpec { plan, queue: QueueParams::Red(red), seed: 1, ..LinkSpec::default() };
+        let mut model = LinkModel::new(&spec, 64, 1514);
+        let mut freed = Vec::new();
+        for slot in 0..20 {
+            model.arrive(packet(slot, MS));
+        }
+        model.advance(50 * MS, &mut freed);
+        assert_eq!(model.backlog(), (0, 0));
+        assert!(model.queue_stats().prob > 0);
+        model.arrive(packet(20, 200 * MS));
+        model.advance(300 * MS, &mut freed);
+        assert_eq!((model.queue_stats().prob, freed.len()), (0, 0), "{slot:?}");
+    }
 }
 
 #[test]

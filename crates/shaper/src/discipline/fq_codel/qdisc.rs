@@ -63,7 +63,9 @@ pub(super) fn read_xstats(xstats: &[u8], row: &mut QdiscSample) {
     if word(xstats, 0) != Some(0) {
         return;
     }
-    row.drop_overlimit_pkts = word(xstats, 8);
+    // `drop_overlimit` includes `drop_overmemory`.
+    let overmemory = word(xstats, 36).unwrap_or(0);
+    row.drop_overlimit_pkts = word(xstats, 8).map(|drops| drops.saturating_sub(overmemory));
     row.ecn_mark_pkts = word(xstats, 12);
     row.flows = word(xstats, 20).zip(word(xstats, 24)).map(|(new, old)| new + old);
     row.ce_mark_pkts = word(xstats, 28);

@@ -48,15 +48,14 @@ pub(super) struct Params {
 /// # Errors
 /// Fails if `min` and `max` are in the wrong order, or if no weight fits the burst.
 pub(super) fn params(queue: &Red) -> Result<Params, BadQueue> {
-    let Red { limit, min, max, probability, avpkt, burst, ecn, harddrop, adaptive, nodrop } = queue;
+    let Red { limit, min, max, probability, avpkt, ecn, harddrop, adaptive, nodrop, .. } = queue;
     let (qth_min, qth_max) = (limit_size(*min)?, limit_size(*max)?);
     let avpkt = avpkt.map_or(1000, size).max(1);
     if qth_min == 0 || qth_max < qth_min {
         return Err(bad("with min = 0 or max below min", "write a min above 0 and below max"));
     }
-    let default_burst = (2 * u64::from(qth_min) + u64::from(qth_max)) / (3 * u64::from(avpkt));
-    let burst = burst.unwrap_or(u32::try_from(default_burst).unwrap_or(u32::MAX));
-    let wlog = wlog(qth_min, burst, avpkt).ok_or_else(|| {
+    let wlog = queue.wlog(qth_min, qth_max).ok_or_else(|| {
+        let burst = queue.burst_pkts(qth_min, qth_max);
         let min_burst = qth_min.div_ceil(avpkt);
         let what = format!("with burst = {burst}, less than min / avpkt");
         bad(&what, &format!("write burst = {min_burst} or more, or a larger avpkt"))
@@ -77,19 +76,6 @@ pub(super) fn params(queue: &Red) -> Result<Params, BadQueue> {
 
 fn bad(what: &str, hint: &str) -> BadQueue {
     BadQueue::new(format!("queue red {what}"), hint)
-}
-
-/// Returns the Wlog with which a burst of `burst` packets into an empty queue leaves the average just below `qth_min` (Floyd and Jacobson
-/// 1993, section 6; `tc_red_eval_ewma`): the first for which `burst + 1 - qth_min/avpkt <= (1 - (1-w)^burst) / w`.
-fn wlog(qth_min: u32, burst: u32, avpkt: u32) -> Option<u32> {
-    let wanted = f64::from(burst) + 1.0 - f64::from(qth_min) / f64::from(avpkt);
-    if wanted < 1.0 {
-        return None;
-    }
-    (1..32_u32).find(|&log| {
-        let weight = 0.5_f64.powi(log.cast_signed());
-        wanted <= (1.0 - libm::pow(1.0 - weight, f64::from(burst))) / weight
-    })
 }
 
 /// Returns the qdisc in front of `rate`.
@@ -114,14 +100,19 @@ pub(super) fn encode(queue: &Red, rate: Option<Rate>) -> Result<Qdisc, BadQueue>
     ];
     let flags = flags.into_iter().filter(|(on, _)| *on).fold(0, |all, (_, flag)| all | flag);
     let plog = plog(params.qth_max - params.qth_min, share)?;
-    parms[12..].copy_from_slice(&[params.wlog as u8, plog, cell_log, 0]);
-    let options = Message::attributes()
+    // The kernel starts the timer of the adaptation only for a flag in this byte. It knows `nodrop` only in the attribute, and refuses flags
+    // in both places.
+    let in_byte = if params.nodrop { 0 } else { flags as u8 };
+    parms[12..].copy_from_slice(&[params.wlog as u8, plog, cell_log, in_byte]);
+    let mut message = Message::attributes()
         .attr(TCA_RED_PARMS, &parms)
         .attr(TCA_RED_STAB, &stab)
-        .attr_u32(TCA_RED_MAX_P, (share * f64::from(u32::MAX)) as u32)
-        .attr(TCA_RED_FLAGS, &[flags.to_ne_bytes(), FLAGS_SELECTOR.to_ne_bytes()].concat())
-        .into_attributes();
-    Ok(Qdisc { kind: Red::KIND, options })
+        .attr_u32(TCA_RED_MAX_P, (share * f64::from(u32::MAX)) as u32);
+    if params.nodrop {
+        let flags = [flags.to_ne_bytes(), FLAGS_SELECTOR.to_ne_bytes()].concat();
+        message = message.attr(TCA_RED_FLAGS, &flags);
+    }
+    Ok(Qdisc { kind: Red::KIND, options: message.into_attributes() })
 }
 
 /// Plog: the slope `share / range` of the probability as a power of one half (`tc_red_eval_P`).
@@ -154,4 +145,43 @@ fn idle_table(params: &Params, rate: Rate) -> (u8, [u8; STAB_BYTES]) {
 /// `struct tc_red_xstats`.
 pub(super) fn read_xstats(xstats: &[u8], row: &mut QdiscSample) {
     row.ecn_mark_pkts = word(xstats, 12);
+}
+
+#[cfg(test)]
+mod tests {
+    use ccbench_proto::units::{Bytes, Limit};
+
+    use super::*;
+    use crate::netlink::message::attrs;
+
+    #[test]
+    fn flags_are_where_the_kernel_starts_the_adaptation() {
+        let bytes = |bytes| Limit::Bytes(Bytes::new(bytes));
+        let red = Red {
+            limit: bytes(400_000),
+            min: bytes(30_000),
+            max: bytes(90_000),
+            probability: None,
+            avpkt: None,
+            burst: None,
+            ecn: Some(true),
+            harddrop: None,
+            adaptive: None,
+            nodrop: None,
+        };
+        // Returns the byte of the parameters, and the attribute.
+        let flags = |queue: &Red| {
+            let options = encode(queue, None).unwrap().options;
+            let value = |wanted: u16| {
+                attrs(&options).find(|attr| attr.kind == wanted).map(|attr| attr.value.to_vec())
+            };
+            (value(TCA_RED_PARMS).unwrap()[15], value(TCA_RED_FLAGS))
+        };
+        assert_eq!(flags(&red), (1, None));
+        let adaptive = Red { adaptive: Some(true), harddrop: Some(true), ..red.clone() };
+        assert_eq!(flags(&adaptive), (7, None));
+        assert_eq!(flags(&Red { ecn: None, ..red.clone() }), (0, None));
+        let attribute = [9_u32, 15].map(u32::to_ne_bytes).concat();
+        assert_eq!(flags(&Red { nodrop: Some(true), ..red }), (0, Some(attribute)));
+    }
 }
