@@ -13,7 +13,7 @@ use super::journal::TrialEnd;
 use super::model::TrialFilter;
 use super::observer::Observer;
 use super::store::{RunDir, StoreError};
-use super::summary::{PhaseRow, Summary, compute};
+use super::summary::{Summary, UNDEFINED, compute, undefined};
 use ccbench_proto::metric::Scope;
 
 use crate::error::{ErrorClass, FileError};
@@ -352,8 +352,7 @@ impl RowOrder {
         Self { points: Vec::new(), phases, metrics: Vec::new(), ranks: HashMap::new() }
     }
 
-    fn rank(&mut self, row: &PhaseRow) -> usize {
-        let metric = (row.metric, row.stat, row.unit);
+    fn rank(&mut self, metric: Metric) -> usize {
         *self.ranks.entry(metric).or_insert_with(|| {
             self.metrics.push(metric);
             self.metrics.len() - 1
@@ -405,9 +404,16 @@ impl RowOrder {
                     self.phases.push(row.phase.clone());
                     self.phases.len() - 1
                 });
-            let about = (point, phase, row.scope, row.subject.clone(), self.rank(row));
+            let about = |rank| (point, phase, row.scope, row.subject.clone(), rank);
             let seed = seeds.get(&(row.point_id, row.trial)).copied().unwrap_or_default();
-            values.entry(about).or_default().insert(row.trial, (seed, row.value));
+            let rank = self.rank((row.metric, row.stat, row.unit));
+            values.entry(about(rank)).or_default().insert(row.trial, (seed, row.value));
+            // A trial in which all values are defined has no row of their number.
+            if row.stat != UNDEFINED && undefined::is_counted(row.metric, row.scope) {
+                let rank = self.rank((row.metric, UNDEFINED, "1"));
+                let of_trials = values.entry(about(rank)).or_default();
+                of_trials.entry(row.trial).or_insert((seed, 0.0));
+            }
             presence.insert(point, Presence::Counted);
         }
         Side { name, values, presence }
@@ -507,3 +513,6 @@ impl RowOrder {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

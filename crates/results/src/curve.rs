@@ -11,6 +11,8 @@ use ccbench_proto::units::Rate;
 
 /// A loss of all packets, in parts per million.
 const WHOLE_PPM: u32 = 1_000_000;
+/// Delivery opportunities have the mean rate of this time.
+const WINDOW_NS: u64 = 100_000_000;
 
 /// Returns the bytes per packet that count against the link's rate in addition to the IP packet.
 pub(crate) fn overhead(link: &Link) -> f64 {
@@ -218,6 +220,33 @@ impl CapacityCurve {
         self.bytes_until(to_ns) - self.bytes_until(from_ns)
     }
 
+    /// Returns the bytes between two times that exceed `most_per_ns` bytes per nanosecond. Lower rates at other times do not balance them.
+    pub(crate) fn bytes_above(&self, (from_ns, to_ns): (u64, u64), most_per_ns: f64) -> f64 {
+        let (mut at_ns, mut above) = (from_ns, 0.0);
+        while at_ns < to_ns {
+            let until_ns = self.constant_until_ns(at_ns).min(to_ns);
+            let most = most_per_ns * (until_ns - at_ns) as f64;
+            above += (self.bytes(at_ns, until_ns) - most).max(0.0);
+            at_ns = until_ns;
+        }
+        above
+    }
+
+    /// Returns the end of the time after `at_ns` in which the rate is constant.
+    fn constant_until_ns(&self, at_ns: u64) -> u64 {
+        if self.is_discrete {
+            return at_ns.saturating_add(WINDOW_NS);
+        }
+        let (rest_ns, end_ns) = match self.on_end {
+            OnEnd::Loop => (at_ns % self.length_ns, self.length_ns),
+            OnEnd::Stop if at_ns < self.length_ns => (at_ns, self.length_ns),
+            OnEnd::Stop | OnEnd::Hold => (at_ns, u64::MAX),
+        };
+        let after = self.knots.partition_point(|(knot_ns, _, _)| *knot_ns <= rest_ns);
+        let next_ns = self.knots.get(after).map_or(end_ns, |(knot_ns, _, _)| *knot_ns).min(end_ns);
+        at_ns.saturating_add(next_ns - rest_ns)
+    }
+
     /// Returns the bytes within `stretch_ns` of the edges of a window: how far off a count may be if its times are off by that much.
     pub(crate) fn burst(&self, (from_ns, to_ns): (u64, u64), stretch_ns: u64) -> f64 {
         let edge = |at_ns: u64| {
@@ -351,6 +380,30 @@ mod tests {
         assert_eq!(curve.bytes(0, 10), 6.0 * 1514.0);
         let held = CapacityCurve::new(&trace, &used(OnEnd::Hold, None), (None, 14.0)).unwrap();
         assert_eq!(held.bytes(0, 9), 4.0 * 1514.0, "the last one again, 4 ns later");
+    }
+
+    #[test]
+    fn bytes_above_a_rate_are_those_of_faster_times() {
+        let s = 1_000_000_000;
+        let curve = |on_end, trace: &Trace| {
+            CapacityCurve::new(trace, &used(on_end, None), (None, 14.0)).unwrap()
+        };
+        // 1 MB in each second at 8 Mbit/s, of which half exceeds 4 Mbit/s.
+        let most_per_ns = 4e6 / 8e9;
+        for (on_end, wanted) in [(OnEnd::Loop, 5e5), (OnEnd::Hold, 0.0), (OnEnd::Stop, 0.0)] {
+            let curve = curve(on_end, &steps());
+            let of = |span_ns| curve.bytes_above(span_ns, most_per_ns);
+            assert_eq!(of((0, s)), 5e5);
+            assert_eq!(of((s / 2, 2 * s)), 25e4, "nothing in the outage");
+            assert_eq!(of((s, 4 * s)), wanted);
+            assert_eq!(curve.bytes_above((0, 9 * s), 1e-3), 0.0, "the rate itself");
+        }
+        // Bursts of less than 0.1 s do not exceed their mean rate.
+        let at_ns = (0..40).map(|nth| nth * 25_000_000).collect();
+        let all = Trace::Opportunities(Opportunities { at_ns, bytes: 1486, length_ns: s });
+        let curve = curve(OnEnd::Loop, &all);
+        assert_eq!(curve.bytes_above((0, s), 61_000e-9), 0.0);
+        assert!((curve.bytes_above((0, s), 15_000e-9) - 45_000.0).abs() < 1e-6);
     }
 
     #[test]

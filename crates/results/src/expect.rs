@@ -4,7 +4,7 @@
 //! same repetition: the points of a repetition run one after the other, so slow drift affects both. A claim that cannot be measured gets a
 //! row with the reason.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use ccbench_proto::metric::Scope;
@@ -16,7 +16,7 @@ use super::journal::TrialEnd;
 use super::model::{TrialStatus, codes_of, level_of};
 use super::summary::statistics::mean_with_interval;
 use super::summary::tables::{numbers, text};
-use super::summary::{PhaseRow, Summary};
+use super::summary::{PhaseRow, Summary, UNDEFINED};
 
 mod expectation;
 mod print;
@@ -30,11 +30,20 @@ type Key<'a> = (u32, &'a str, Scope, &'a str, &'a str, &'a str);
 /// Values, by repetition.
 type Values = BTreeMap<u16, f64>;
 
+/// The statistic that a trial lacks exactly if it exceeds every completed time.
+const KM_MEDIAN: &str = "km_median";
+
 /// Why a claim has no measured value.
 #[derive(Debug, thiserror::Error)]
 enum NotMeasured {
-    #[error("no repetition has both numbers, or the second number is zero")]
+    #[error("no repetition has both numbers, or both are zero")]
     NoPair,
+    #[error("the ratio is infinite in {infinite} of {all} trials: the second number is zero")]
+    Infinite { infinite: usize, all: usize },
+    #[error(
+        "the {number} exceeds every completed time in {trials} of the counted trials, so the {limit} limit cannot be tested"
+    )]
+    BeyondCompleted { number: String, trials: usize, limit: &'static str },
     #[error("this run has no point with {levels} to compare with")]
     NoPoint { levels: String },
     #[error("not run")]
@@ -186,31 +195,45 @@ impl<'a> Index<'a> {
             }
         };
         let Some(mean) = mean_with_interval(&values) else { return };
-        row.measured = Some(mean.value);
-        row.interval = mean.interval;
-        row.n_trials = values.len() as u32;
+        let all = values.len() + left_out;
+        let infinite = values.iter().filter(|value| value.is_infinite()).count();
+        let why_infinite = NotMeasured::Infinite { infinite, all }.to_string();
         let holds = claim.test.holds(mean.value);
+        // An infinite mean exceeds every upper limit, but says nothing about a lower one.
+        if infinite > 0 && holds {
+            row.why = vec![why_infinite];
+            return;
+        }
+        row.measured = Some(mean.value);
+        row.interval = mean.interval.filter(|_| infinite == 0);
+        row.n_trials = values.len() as u32;
         row.outcome = if holds { Outcome::Holds } else { Outcome::DoesNotHold };
         let mut known = Vec::new();
-        let ends = mean.interval.map(|(low, high)| [low, high]);
+        let ends = row.interval.map(|(low, high)| [low, high]);
         if ends.is_some_and(|ends| ends.iter().any(|end| claim.test.holds(*end) != holds)) {
             known.push("the 95 % interval includes the limit".to_owned());
         }
-        known.extend(self.undefined_in_some(point_id, &claim.number));
+        if infinite > 0 {
+            known.push(why_infinite);
+        }
+        known.extend(self.defined_in_some(point_id, &claim.number));
         if left_out > 0 {
-            let all = values.len() + left_out;
-            known.push(format!(
-                "{left_out} of {all} trials left out: the second number is missing or zero"
-            ));
+            let why = match claim.relation {
+                Some(Relation::Over(_)) => "the second number is missing, or both are zero",
+                _ => "the second number is missing",
+            };
+            known.push(format!("{left_out} of {all} trials left out: {why}"));
         }
         known.extend(self.caveat(point_id));
         row.why = known;
     }
 
-    /// Returns the value of each repetition: the claim's number, or its ratio to or difference from the other number. Also returns the
-    /// number of repetitions that have only the claim's number, or no ratio.
+    /// Returns the value of each repetition: the claim's number, or its ratio to or difference from the other number. A ratio is infinite
+    /// if only the other number is zero. Also returns the number of repetitions that have only the claim's number, or no ratio because
+    /// both are zero.
     fn related(&self, point_id: u32, claim: &Claim) -> Result<(Vec<f64>, usize), NotMeasured> {
         let own = self.trial_values(point_id, &claim.number)?;
+        self.check_medians(point_id, claim)?;
         let Some(relation) = &claim.relation else { return Ok((own.into_values().collect(), 0)) };
         let (Relation::Over(operand) | Relation::Minus(operand)) = relation;
         let other: Values = match operand {
@@ -219,9 +242,10 @@ impl<'a> Index<'a> {
         };
         let over = matches!(relation, Relation::Over(_));
         let pair = |(trial, value): (&u16, &f64)| {
-            let other = other.get(trial)?;
+            // The sum of -0 and 0 is 0.
+            let other = other.get(trial)? + 0.0;
             let value = if over { value / other } else { value - other };
-            value.is_finite().then_some(value)
+            (!value.is_nan()).then_some(value)
         };
         let values: Vec<f64> = own.iter().filter_map(pair).collect();
         if values.is_empty() {
@@ -231,9 +255,30 @@ impl<'a> Index<'a> {
         Ok((values, left_out))
     }
 
+    /// Checks that the limits can be tested although some trials have no Kaplan-Meier median. These medians exceed every completed time,
+    /// so the mean over all trials is higher than that over the others. For the second number of a claim, the relation is lower.
+    fn check_medians(&self, point_id: u32, claim: &Claim) -> Result<(), NotMeasured> {
+        let second = match &claim.relation {
+            Some(
+                Relation::Over(Operand::Number(number)) | Relation::Minus(Operand::Number(number)),
+            ) => Some(number),
+            _ => None,
+        };
+        let limits =
+            [(Some(&claim.number), claim.test.most, "upper"), (second, claim.test.least, "lower")];
+        for (number, value, limit) in limits {
+            let Some(number) = number.filter(|number| number.stat == KM_MEDIAN) else { continue };
+            let trials = self.undefined(point_id, number);
+            if value.is_some() && trials > 0 {
+                return Err(NotMeasured::BeyondCompleted { number: named(number), trials, limit });
+            }
+        }
+        Ok(())
+    }
+
     fn trial_values(&self, point_id: u32, number: &Numbered) -> Result<Values, NotMeasured> {
         let point = self.other_point(point_id, number)?;
-        let values = self.values_of(point, number, number.stat);
+        let values = self.values_of(point, number);
         values.ok_or_else(|| self.why_none(point, number))
     }
 
@@ -255,26 +300,61 @@ impl<'a> Index<'a> {
         })
     }
 
-    /// Returns the values of a statistic for a number's subject and phase.
-    fn values_of(&self, point: u32, number: &Numbered, stat: &str) -> Option<Values> {
-        let Numbered { phase, scope, subject, metric, .. } = number;
-        let key = (point, phase.as_str(), *scope, subject.as_str(), metric.name, stat);
-        self.values.get(&key).cloned()
+    /// Returns the values of a number at a point. A trial in which all values are defined has no row of their number.
+    fn values_of(&self, point: u32, number: &Numbered) -> Option<Values> {
+        let found = self.rows_of(point, number, number.metric.name, number.stat);
+        if number.stat != UNDEFINED {
+            return found.cloned();
+        }
+        let all = self.trials_with_metric(point, number).into_iter();
+        let mut values: Values = all.map(|trial| (trial, 0.0)).collect();
+        values.extend(found.into_iter().flatten());
+        (!values.is_empty()).then_some(values)
     }
 
-    /// Returns how many trials have no value because it is undefined there.
+    /// Returns the rows of a statistic for a number's subject and phase.
+    fn rows_of<'s>(
+        &'s self,
+        point: u32,
+        number: &'s Numbered,
+        metric: &'s str,
+        stat: &'s str,
+    ) -> Option<&'s Values> {
+        let Numbered { phase, scope, subject, .. } = number;
+        self.values.get(&(point, phase.as_str(), *scope, subject.as_str(), metric, stat))
+    }
+
+    /// Returns the trials to which a number's metric applies: those with any of its statistics.
+    fn trials_with_metric(&self, point: u32, number: &Numbered) -> BTreeSet<u16> {
+        let Numbered { metric, .. } = number;
+        let rows =
+            metric.stats.iter().filter_map(|stat| self.rows_of(point, number, metric.name, stat));
+        let mut trials: BTreeSet<u16> = rows.flat_map(|values| values.keys().copied()).collect();
+        // Without a completed fetch, its time has no statistic at all.
+        if metric.name == "fetch_time" {
+            let unfinished = self.rows_of(point, number, "unfinished_fetches", "sum");
+            let unfinished = unfinished.into_iter().flatten().filter(|(_, count)| **count > 0.0);
+            trials.extend(unfinished.map(|(trial, _)| *trial));
+        }
+        trials
+    }
+
+    /// Returns how many trials have the number's metric, but no value because it is undefined there.
     fn undefined(&self, point_id: u32, number: &Numbered) -> usize {
         let Ok(point) = self.other_point(point_id, number) else { return 0 };
-        let defined = self.values_of(point, number, number.stat).unwrap_or_default();
-        let undefined = self.values_of(point, number, "undefined").unwrap_or_default();
-        undefined.keys().filter(|trial| !defined.contains_key(*trial)).count()
+        let defined = self.values_of(point, number).unwrap_or_default();
+        let all = self.trials_with_metric(point, number);
+        all.iter().filter(|trial| !defined.contains_key(*trial)).count()
     }
 
     /// Returns a note on trials that are missing from a mean because the number is undefined there.
-    fn undefined_in_some(&self, point_id: u32, number: &Numbered) -> Option<String> {
-        let trials = self.undefined(point_id, number);
+    fn defined_in_some(&self, point_id: u32, number: &Numbered) -> Option<String> {
+        if self.undefined(point_id, number) == 0 {
+            return None;
+        }
+        let defined = self.values_of(point_id, number).unwrap_or_default().len();
         let all = self.trials_of(point_id).len();
-        (trials > 0).then(|| format!("undefined in {trials} of {all} trials"))
+        Some(format!("defined in {defined} of {all} trials"))
     }
 
     fn trials_of(&self, point_id: u32) -> &[&'a TrialEnd] {

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use ccbench_io::replace::staged;
+use ccbench_io::replace::{create, staged};
 use polars::prelude::*;
 use polars_parquet::write::{
     CompressionOptions, FileWriter, KeyValue, Version, WriteOptions, row_group_iter,
@@ -301,9 +301,12 @@ pub(crate) fn write_file<E: From<FileError>>(
     let to = if is_special { real.clone() } else { staged(&real) };
     let written = || -> Result<(), E> {
         // Keep what the descriptor's file has already: `/dev/stdout >> log`.
-        let file = match is_descriptor {
-            true => File::options().append(true).open(&to).map_err(io_error("open", path)),
-            false => File::create(&to).map_err(io_error("create", path)),
+        let file = if is_descriptor {
+            File::options().append(true).open(&to).map_err(io_error("open", path))
+        } else if is_special {
+            File::create(&to).map_err(io_error("create", path))
+        } else {
+            create(&to).map_err(io_error("create", path))
         };
         let mut file = BufWriter::new(file?);
         write(&mut file)?;

@@ -1,7 +1,7 @@
 //! Keys and records of what a run's shards put into their shared store.
 //!
 //! ```text
-//! run/plan.toml  run/plan.resolved.toml  run/points.parquet  run/traces/<file>  run/cc/<file>
+//! run/plan.toml  run/plan.resolved.toml  run/points.parquet  run/traces/<file>  run/cc/<file>  run/backend.json
 //! sessions/<attempt>.json
 //! files/<attempt>/tables/<table>/point=<id>/trial-<nn>/part-0.parquet
 //! files/<attempt>/raw/point=<id>/trial-<nn>/<node>/<file>
@@ -16,6 +16,7 @@ use ccbench_proto::sealed_line::{seal, unseal};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::backend::RunBackend;
 use super::journal::TrialEnd;
 use super::merge::MergeError;
 use super::record::RunRecord;
@@ -25,6 +26,8 @@ use super::store::{RunDir, StoreError};
 pub const RUN_FOLDER: &str = "run";
 /// The resolved plan, which decides whether a shard belongs to this store.
 pub const PLAN_KEY: &str = "run/plan.resolved.toml";
+/// The backend of the attempt that began first, which all others must have. Not a file of the run.
+pub const BACKEND_KEY: &str = "run/backend.json";
 /// The folder with the attempts' descriptions.
 pub const SESSIONS: &str = "sessions";
 /// The folder with the committed trials.
@@ -83,6 +86,13 @@ pub struct Session {
     /// The attempt.
     pub attempt: Attempt,
     pub(crate) record: RunRecord,
+}
+
+/// The backend of the attempt that began first.
+#[derive(Serialize, Deserialize)]
+struct FirstBackend {
+    attempt: String,
+    backend: RunBackend,
 }
 
 /// A trial that an attempt has committed.
@@ -157,6 +167,25 @@ impl Session {
     /// Returns whether both ran on one backend, so that their trials are repetitions of the same point.
     pub fn has_backend_of(&self, other: &Self) -> bool {
         self.record.backend() == other.record.backend()
+    }
+
+    /// Returns the content of the object at [`BACKEND_KEY`] that this attempt creates if it is the first.
+    ///
+    /// # Errors
+    /// The backend cannot be written as JSON.
+    pub fn encode_backend(&self) -> Result<Vec<u8>, MergeError> {
+        let (attempt, backend) = (self.attempt.id.clone(), self.record.backend());
+        encode(BACKEND_KEY, &FirstBackend { attempt, backend })
+    }
+
+    /// Compares the backend with the object at [`BACKEND_KEY`]. Returns the attempt that created this object if its backend is another
+    /// one.
+    ///
+    /// # Errors
+    /// The object is damaged.
+    pub fn other_backend(&self, content: &[u8]) -> Result<Option<String>, MergeError> {
+        let first: FirstBackend = decode(BACKEND_KEY, content)?;
+        Ok((first.backend != self.record.backend()).then_some(first.attempt))
     }
 
     /// Returns the content of the session's object.
@@ -254,6 +283,14 @@ pub(crate) mod tests {
         let session = run.session(&attempt);
         let decoded = Session::decode("k", &session.encode().unwrap()).unwrap();
         assert_eq!(decoded, session);
+        let first = session.encode_backend().unwrap();
+        assert_eq!(session.other_backend(&first).unwrap(), None);
+        let mut other = serde_json::to_value(&session).unwrap();
+        other["record"]["backend"] = serde_json::json!({ "kind": "import" });
+        let other: Session = serde_json::from_value(other).unwrap();
+        assert_eq!(other.other_backend(&first).unwrap(), Some("a".to_owned()));
+        let error = session.other_backend(&first[1..]).unwrap_err().to_string();
+        assert!(error.starts_with("run/backend.json is damaged"), "{error}");
         content[20] ^= 1;
         let error = Commit::decode("k", &content).unwrap_err().to_string();
         assert!(error.starts_with("k is damaged"), "{error}");

@@ -16,7 +16,7 @@ use ccbench_proto::plan::{Better, Plan};
 use serde::{Deserialize, Serialize};
 
 use crate::model::Levels;
-use crate::summary::{PhaseRow, Summary};
+use crate::summary::{PhaseRow, Summary, UNDEFINED};
 use confidence::ConfidenceSequence;
 
 pub mod confidence;
@@ -392,14 +392,17 @@ impl Evidence {
 /// Returns the value of a number in the rows of one trial.
 fn value_of(rows: &[PhaseRow], number: &Numbered) -> Option<f64> {
     let Numbered { phase, scope, subject, metric, stat, .. } = number;
-    let is = |row: &&PhaseRow| {
+    let is_of_metric = |row: &&PhaseRow| {
         row.phase == *phase
             && row.scope == *scope
             && row.subject == *subject
             && row.metric == metric.name
-            && row.stat == *stat
     };
-    rows.iter().find(is).map(|row| row.value).filter(|value| value.is_finite())
+    let mut of_metric = rows.iter().filter(is_of_metric).peekable();
+    // A trial in which all values are defined has no row of their number.
+    let none = (*stat == UNDEFINED && of_metric.peek().is_some()).then_some(0.0);
+    let value = of_metric.find(|row| row.stat == *stat).map(|row| row.value).or(none);
+    value.filter(|value| value.is_finite())
 }
 
 /// Returns the results of all rules of a plan, according to a summary.

@@ -40,10 +40,12 @@ use ccbench_proto::schedule::PhaseSpan;
 
 pub(crate) mod error;
 mod fill;
+mod kernels;
 mod plan;
 mod reopen;
 
 pub use error::StoreError;
+pub use kernels::Kernel;
 use plan::StoredPlan;
 use reopen::reopen;
 

@@ -42,6 +42,7 @@ pub mod statistics;
 pub(crate) mod steal;
 pub(crate) mod tables;
 mod totals;
+pub(crate) mod undefined;
 
 pub(crate) use ccs::sender_ccs;
 pub(crate) use derived::Running;
@@ -50,6 +51,7 @@ pub(crate) use network::{PathLimits, payload_share};
 pub(crate) use schedule::{Group, Schedule, group_of};
 use statistics::OverTrials;
 pub use tables::{PhaseRow, PointRow};
+pub(crate) use undefined::UNDEFINED;
 
 /// The table that neither summaries nor reports read; it is by far the largest.
 const UNREAD_TABLE: &str = "acks";
@@ -176,23 +178,26 @@ fn phase_names(trials: &[TrialEnd]) -> Vec<String> {
 
 /// Returns the mean and confidence interval of every metric over the trials of a point.
 fn over_trials(rows: &[PhaseRow], phases: &[String]) -> Vec<PointRow> {
-    let mut series: BTreeMap<_, (Vec<f64>, u32, &PhaseRow)> = BTreeMap::new();
+    let mut series: BTreeMap<_, Vec<&PhaseRow>> = BTreeMap::new();
     // Keep metrics in the order in which a trial lists them.
     let mut ranks: HashMap<(&str, &str), usize> = HashMap::new();
+    // Those of each metric, without the statistic `undefined`.
+    let mut ranks_of: HashMap<&str, Vec<usize>> = HashMap::new();
     for row in rows {
         let next = ranks.len();
         let rank = *ranks.entry((row.metric, row.stat)).or_insert(next);
+        if rank == next && row.stat != UNDEFINED {
+            ranks_of.entry(row.metric).or_default().push(rank);
+        }
         let phase = phases.iter().position(|name| *name == row.phase);
         let key = (row.point_id, phase, row.scope, &row.subject, rank);
-        let (values, n, _) = series.entry(key).or_insert((vec![], 0, row));
-        values.push(row.value);
-        *n = n.saturating_add(row.n);
+        series.entry(key).or_default().push(row);
     }
     let mut over: BTreeMap<usize, OverTrials> = BTreeMap::new();
-    let point_row = |(values, n, row): (Vec<f64>, u32, &PhaseRow)| {
+    let mut point_row = |row: &PhaseRow, values: &[f64], n: u32| {
         let trials = values.len();
         let over = over.entry(trials).or_insert_with(|| OverTrials::of(trials));
-        let mean = over.mean(&values)?;
+        let mean = over.mean(values)?;
         Some(PointRow {
             point_id: row.point_id,
             phase: row.phase.clone(),
@@ -205,12 +210,32 @@ fn over_trials(rows: &[PhaseRow], phases: &[String]) -> Vec<PointRow> {
             n,
             interval: mean.interval,
             n_trials: values.len() as u32,
-            median: statistics::median(&values)?,
-            sd: statistics::variance(&values).map(f64::sqrt),
-            bootstrap: over.bootstrap(&values),
+            median: statistics::median(values)?,
+            sd: statistics::variance(values).map(f64::sqrt),
+            bootstrap: over.bootstrap(values),
         })
     };
-    series.into_values().filter_map(point_row).collect()
+    let mut found = Vec::with_capacity(series.len());
+    for (key, of_series) in &series {
+        let Some(first) = of_series.first() else { continue };
+        let (mut values, mut n) = (Vec::with_capacity(of_series.len()), 0_u32);
+        let mut add = |value, of_trial| {
+            values.push(value);
+            n = n.saturating_add(of_trial);
+        };
+        if first.stat == UNDEFINED {
+            let (point_id, phase, scope, subject, _) = *key;
+            let others = ranks_of.get(first.metric).into_iter().flatten();
+            let others =
+                others.filter_map(|rank| series.get(&(point_id, phase, scope, subject, *rank)));
+            let of_trials = undefined::of_trials(of_series, others.flatten().copied());
+            of_trials.into_values().for_each(|(value, of_trial)| add(value, of_trial));
+        } else {
+            of_series.iter().for_each(|row| add(row.value, row.n));
+        }
+        found.extend(point_row(first, &values, n));
+    }
+    found
 }
 
 /// Returns the items with this key, such as a point, from a slice in the order of the keys. A run may have 10 000 points and millions of
@@ -306,6 +331,36 @@ mod tests {
         };
         let found = over_trials(&[row(1), row(2)], &[]);
         assert_eq!((found[0].n, found[0].n_trials, found[0].value), (u32::MAX, 2, 2.0));
+    }
+
+    /// Ten trials, one of which does not converge.
+    #[test]
+    fn trial_without_undefined_values_counts_as_zero() {
+        let row = |trial: u16, stat: &'static str, value| PhaseRow {
+            point_id: 0,
+            trial,
+            phase: "main".to_owned(),
+            scope: Scope::Net,
+            subject: "all".to_owned(),
+            metric: "convergence_time",
+            unit: if stat == UNDEFINED { "1" } else { "us" },
+            stat,
+            value,
+            n: 1,
+        };
+        let of = |failed: u16| {
+            let rows = (1..=10).map(|trial| match trial <= failed {
+                true => row(trial, UNDEFINED, 1.0),
+                false => row(trial, "mean", 4e6),
+            });
+            let found = over_trials(&rows.collect::<Vec<_>>(), &["main".to_owned()]);
+            found.into_iter().map(|row| (row.stat, (row.value, row.n_trials, row.n)))
+        };
+        let some: BTreeMap<_, _> = of(1).collect();
+        assert_eq!(some[UNDEFINED], (0.1, 10, 10));
+        assert_eq!(some["mean"], (4e6, 9, 9));
+        assert_eq!(of(0).collect::<Vec<_>>(), [("mean", (4e6, 10, 10))]);
+        assert_eq!(of(10).collect::<Vec<_>>(), [(UNDEFINED, (1.0, 10, 10))]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{BufWriter, IntoInnerError, Write};
 use std::path::{Path, PathBuf};
 
-use ccbench_io::replace::staged;
+use ccbench_io::replace::{create, staged};
 use flate2::{Compression, GzBuilder};
 
 use super::manifest::manifest;
@@ -123,7 +123,7 @@ fn write(contents: &Contents, name: &str, output: &Path) -> Result<()> {
     let write = || -> Result<(), TarError> {
         // The defaults, so that the archive has no trace of this machine or the time.
         let gzip = GzBuilder::new().mtime(0).operating_system(255);
-        let mut out = gzip.write(BufWriter::new(File::create(&new)?), Compression::default());
+        let mut out = gzip.write(BufWriter::new(create(&new)?), Compression::default());
         for (file, (content, digest)) in contents {
             let file = format!("{name}/{file}");
             match content {

@@ -45,7 +45,7 @@ pub struct Expectation {
     pub test: Option<Test>,
     /// The mean over trials.
     pub measured: Option<f64>,
-    /// The mean's 95 % confidence interval; `None` with fewer than two trials.
+    /// The mean's 95 % confidence interval; `None` with fewer than two trials, or if the mean is infinite.
     pub interval: Option<(f64, f64)>,
     /// Number of trials in the mean.
     pub n_trials: u32,

@@ -155,7 +155,7 @@ fn ratios_pair_the_same_repetition() {
     let found = judged(&claims, &summary);
     assert_eq!((found[0].measured, found[0].n_trials), (Some(5.0), 2));
     assert_eq!(found[0].interval, Some((5.0, 5.0)), "not the spread of the times");
-    let left_out = "1 of 3 trials left out: the second number is missing or zero";
+    let left_out = "1 of 3 trials left out: the second number is missing, or both are zero";
     assert_eq!((&found[0].why[..], found[1].why.len()), (&[left_out.to_owned()][..], 0));
     assert_eq!(
         (found[1].measured, found[1].n_trials, found[1].outcome),
@@ -238,7 +238,7 @@ fn undefined_values_are_counted() {
     let in_some = [time(1, "mean", 4e6), time(2, "undefined", 1.0), time(3, "mean", 6e6)];
     let found = judged(claims, &summary(in_some.to_vec(), ok(0)));
     assert_eq!((found[0].measured, found[0].n_trials), (Some(5e6), 2));
-    assert_eq!(found[0].why, ["undefined in 1 of 3 trials"]);
+    assert_eq!(found[0].why, ["defined in 2 of 3 trials"]);
     let never = (1..=3).map(|trial| time(trial, "undefined", 1.0)).collect();
     let found = judged(claims, &summary(never, ok(0)));
     assert_eq!(found[0].outcome, Outcome::NotMeasured);
@@ -254,6 +254,115 @@ fn undefined_values_are_counted() {
     let found = judged(&claims, &summary(of_index.to_vec(), ok(0)));
     assert_eq!((found[0].measured, found[0].why.len()), (Some(0.9), 0));
     assert_eq!(found[0].number, "jain_fairness of all flows in loaded (timescale 300 ms)");
+}
+
+/// A convergence that fails in one of ten trials, in none, and in all.
+#[test]
+fn trial_without_undefined_values_counts_as_zero() {
+    let row = |trial: u16, stat: &'static str, value| PhaseRow {
+        scope: Scope::Net,
+        subject: "all".to_owned(),
+        stat,
+        ..row(0, trial, "loaded", "convergence_time", value)
+    };
+    let claim = "\n[[expect]]\nclaim = \"c\"\nmetric = \"convergence_time\"\nstat = \"undefined\"\n\
+                 phase = \"loaded\"\nwhere = { queue = \"large\" }\nbelow = 0.2\n";
+    let measured = |failed: u16| {
+        let rows = (1..=10).map(|trial| match trial <= failed {
+            true => row(trial, UNDEFINED, 1.0),
+            false => row(trial, "mean", 4e6),
+        });
+        let trials = (1..=10).map(|trial| end(0, trial, TrialStatus::Ok, vec![]));
+        let found = judged(claim, &summary(rows.collect(), trials.collect())).remove(0);
+        (found.outcome, found.measured, found.n_trials)
+    };
+    assert_eq!(measured(1), (Outcome::Holds, Some(0.1), 10));
+    assert_eq!(measured(0), (Outcome::Holds, Some(0.0), 10));
+    assert_eq!(measured(10), (Outcome::DoesNotHold, Some(1.0), 10));
+}
+
+/// Of five trials, one has a median. In three others, some fetches complete, and in the last one none does.
+#[test]
+fn missing_median_exceeds_an_upper_limit() {
+    let row = |trial, metric, stat, value| PhaseRow {
+        scope: Scope::Probe,
+        subject: "page".to_owned(),
+        stat,
+        ..row(0, trial, "loaded", metric, value)
+    };
+    let mut rows: Vec<PhaseRow> = (1..=5)
+        .map(|trial| row(trial, "unfinished_fetches", "sum", if trial == 1 { 0.0 } else { 9.0 }))
+        .collect();
+    rows.extend((1..=4).map(|trial| row(trial, "fetch_time", "mean", 7e5)));
+    rows.push(row(1, "fetch_time", "km_median", 8e5));
+    let trials: Vec<TrialEnd> =
+        (1..=5).map(|trial| end(0, trial, TrialStatus::Ok, vec![])).collect();
+    let judge = |stat: &str, limits: &str| {
+        let plan =
+            "\n[probes.page]\nkind = \"http\"\nfrom = \"a\"\nto = \"b\"\nbytes = \"177669B\"\n";
+        let claim = format!(
+            "{plan}\n[[expect]]\nclaim = \"c\"\nmetric = \"fetch_time\"\nstat = \"{stat}\"\nprobe = \"page\"\n\
+             phase = \"loaded\"\nwhere = {{ queue = \"large\" }}\n{limits}\n"
+        );
+        let found = judged(&claim, &summary(rows.clone(), trials.clone())).remove(0);
+        (found.outcome, found.measured, found.why)
+    };
+    let why = "the fetch_time (km_median) of probe page in loaded exceeds every completed time in 4 of the counted trials, \
+               so the upper limit cannot be tested";
+    for limits in ["below = \"1s\"", "between = [\"10ms\", \"1s\"]", "near = [\"1s\", \"50%\"]"] {
+        let wanted = (Outcome::NotMeasured, None, vec![why.to_owned()]);
+        assert_eq!(judge("km_median", limits), wanted, "{limits}");
+    }
+    let in_one = vec!["defined in 1 of 5 trials".to_owned()];
+    let above = judge("km_median", "above = \"500ms\"");
+    assert_eq!(above, (Outcome::Holds, Some(8e5), in_one));
+    let (outcome, measured, why) = judge("mean", "below = \"1s\"");
+    assert_eq!((outcome, measured), (Outcome::Holds, Some(7e5)));
+    assert_eq!(why, ["defined in 4 of 5 trials"]);
+    // Without a median as the second number, the ratio is lower than known.
+    let over = "over = { stat = \"km_median\" }";
+    let why = judge("mean", &format!("{over}\nabove = 0.5")).2;
+    assert!(why[0].ends_with("so the lower limit cannot be tested"), "{why:?}");
+    assert_eq!(judge("mean", &format!("{over}\nbelow = 1")).0, Outcome::Holds);
+}
+
+#[test]
+fn infinite_ratio_exceeds_an_upper_limit() {
+    let judge = |own: f64, others: [f64; 5], limits: &str| {
+        let mut rows = Vec::new();
+        for (trial, other) in (1..).zip(others) {
+            rows.push(row(0, trial, "loaded", "retransmissions", own));
+            rows.push(row(0, trial, "alone", "retransmissions", other));
+        }
+        rows.iter_mut().for_each(|row| row.stat = "sum");
+        let trials = (1..=5).map(|trial| end(0, trial, TrialStatus::Ok, vec![])).collect();
+        let claim = format!(
+            "\n[[expect]]\nclaim = \"c\"\nmetric = \"retransmissions\"\ngroup = \"long\"\nphase = \"loaded\"\n\
+             where = {{ queue = \"large\" }}\nover = {{ phase = \"alone\" }}\n{limits}\n"
+        );
+        judged(&claim, &summary(rows, trials)).remove(0)
+    };
+    let others = [0.0, 0.0, 0.0, 0.0, 60.0];
+    let infinite = "the ratio is infinite in 4 of 5 trials: the second number is zero";
+    for limits in ["below = 2", "between = [1, 2]"] {
+        let found = judge(100.0, others, limits);
+        assert_eq!((found.outcome, found.n_trials), (Outcome::DoesNotHold, 5), "{limits}");
+        assert_eq!((found.measured, found.interval), (Some(f64::INFINITY), None));
+        assert_eq!(
+            (found.measured_text().as_str(), &found.why[..]),
+            ("inf", &[infinite.to_owned()][..])
+        );
+    }
+    let found = judge(100.0, others, "above = 1");
+    assert_eq!((found.outcome, found.measured, found.n_trials), (Outcome::NotMeasured, None, 0));
+    assert_eq!(found.why, [infinite]);
+    // Zero over zero is no ratio, but zero over anything else is.
+    let found = judge(0.0, others, "below = 2");
+    assert_eq!((found.outcome, found.measured, found.n_trials), (Outcome::Holds, Some(0.0), 1));
+    let left_out = "4 of 5 trials left out: the second number is missing, or both are zero";
+    assert_eq!(found.why, [left_out]);
+    let found = judge(0.0, [0.0; 5], "below = 2");
+    assert_eq!(found.why, ["no repetition has both numbers, or both are zero"]);
 }
 
 /// Ware et al., HotNets 2019: harm relative to a solo run at another point, and compared with self-harm.

@@ -11,6 +11,7 @@ use ccbench_proto::units::{FRAME_BYTES, Limit};
 use super::cc_names::{CcNames, SelectedAlgorithms};
 use super::error::{FigureError, Result};
 use super::request::{Kind, Request};
+use crate::curve::{extra_bytes, line_bytes};
 use crate::journal::{PhaseRecord, TrialEnd};
 use crate::model::Levels;
 use crate::store::RunDir;
@@ -499,30 +500,29 @@ impl Selection {
     }
 }
 
-/// Returns the bytes in the full queue of a bottleneck. `None` if no limit of the discipline determines them, if the limit changes before
-/// `until_s`, or if the policer in front of the queue has the lower rate, so that the queue does not fill.
+/// Returns the bytes that the full queue of a bottleneck takes on the line. `None` if no limit of the discipline determines them, if the
+/// limit changes before `until_s`, or if the policer in front of the queue has the lower rate at some time, so that the queue does not fill.
 fn full_queue_bytes(plan: &Plan, limits: PathLimits<'_>, until_s: f64) -> Option<f64> {
     let link = plan.links.get(limits.link)?;
     let rate = resolve::drain_rate(link)?;
-    let policed_bps = link.policer.as_ref().map(|policer| policer.rate.bits_per_sec() as f64);
     let key = format!("links.{}.queue.limit", limits.link);
     let changes_limit = |change: &Change| {
         let is_later = change.at.is_some_and(|at| at.as_secs_f64() >= until_s);
         change.set.contains_key(&key) && !is_later
     };
-    if policed_bps.is_some_and(|policed_bps| policed_bps <= limits.rate_bps)
-        || plan.changes.iter().any(changes_limit)
-    {
+    if limits.is_policed || plan.changes.iter().any(changes_limit) {
         return None;
     }
     // Limits in BDP refer to the initial rate and to the longest base RTT of all flows and probes.
     let rtt = resolve::base_rtt(plan, limits.link);
     let queue = resolve::resolve_queue(link.queue.as_ref(), Some(rate), rtt);
-    match queue.fifo_limit()? {
-        (Limit::Bytes(bytes), _) => Some(bytes.get() as f64),
-        (Limit::Packets(packets), _) => Some(f64::from(packets.get()) * FRAME_BYTES as f64),
-        _ => None,
-    }
+    let bytes = match queue.fifo_limit()? {
+        (Limit::Bytes(bytes), _) => bytes.get() as f64,
+        (Limit::Packets(packets), _) => f64::from(packets.get()) * FRAME_BYTES as f64,
+        _ => return None,
+    };
+    // Limits count an Ethernet header; on the line, a packet has the link's overhead instead.
+    Some(line_bytes(bytes, bytes / FRAME_BYTES as f64, extra_bytes(link)))
 }
 
 /// Replaces characters that do not belong in file names with `_`.

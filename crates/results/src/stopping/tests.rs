@@ -295,3 +295,35 @@ fn summary_has_the_decisions_of_the_run() {
     assert_eq!(found[2].json()["outcome"], "a better");
     assert_eq!(text(&[], 120), "");
 }
+
+/// Trials that converge, that do not, and without the metric.
+#[test]
+fn trial_without_undefined_values_counts_as_zero() {
+    let metric = ccbench_proto::metric::find("convergence_time", Scope::Net).unwrap();
+    let number = |stat| Numbered {
+        at: BTreeMap::new(),
+        phase: "main".to_owned(),
+        scope: Scope::Net,
+        subject: "all".to_owned(),
+        metric,
+        stat,
+    };
+    let row = |stat, value| PhaseRow {
+        point_id: 0,
+        trial: 1,
+        phase: "main".to_owned(),
+        scope: Scope::Net,
+        subject: "all".to_owned(),
+        metric: metric.name,
+        unit: metric.unit_of(stat),
+        stat,
+        value,
+        n: 1,
+    };
+    let both = |rows: &[PhaseRow]| ["mean", UNDEFINED].map(|stat| value_of(rows, &number(stat)));
+    assert_eq!(both(&[row("mean", 4e6)]), [Some(4e6), Some(0.0)]);
+    assert_eq!(both(&[row(UNDEFINED, 1.0)]), [None, Some(1.0)]);
+    assert_eq!(both(&[]), [None, None]);
+    let elsewhere = PhaseRow { phase: "other".to_owned(), ..row("mean", 4e6) };
+    assert_eq!(both(&[elsewhere]), [None, None]);
+}

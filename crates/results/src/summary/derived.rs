@@ -198,7 +198,9 @@ fn means<'r>(rows: &'r [&PhaseRow], metric: &str) -> impl Iterator<Item = &'r Ph
 
 #[cfg(test)]
 mod tests {
-    use ccbench_proto::plan::check;
+    use ccbench_proto::plan::{TraceUse, check};
+    use ccbench_proto::trace::{Step, Steps, Trace};
+    use ccbench_proto::units::Rate;
 
     use super::*;
     use crate::curve::CapacityCurve;
@@ -264,10 +266,14 @@ mod tests {
     }
 
     fn of_plan(text: &str, rows: &[PhaseRow]) -> Vec<PhaseRow> {
+        with_curves(text, rows, &none)
+    }
+
+    fn with_curves(text: &str, rows: &[PhaseRow], curves: Curves<'_, '_>) -> Vec<PhaseRow> {
         let (plan, _) = check::read(text, &[]).unwrap_or_else(|e| panic!("{e:?}"));
         let both =
             PhaseRecord { name: "both".into(), start_us: 0, end_us: 15_000_000, measure: true };
-        derived(rows, &[both], &Schedule::of(Some(&plan)), &none)
+        derived(rows, &[both], &Schedule::of(Some(&plan)), curves)
     }
 
     fn find(rows: &[PhaseRow], scope: Scope, subject: &str, metric: &str) -> Option<f64> {
@@ -350,6 +356,36 @@ mod tests {
         let rows = of_plan(&two, &[row(Scope::Group, "vegas", "throughput_sum", 10e6)]);
         let share = find(&rows, Scope::Group, "vegas", "max_min_fair_share").unwrap();
         assert!((share - 10.0 / (2.0 / 3.0 * 32.0 * 1448.0 / 1514.0)).abs() < 1e-9, "{share}");
+    }
+
+    #[test]
+    fn policer_limits_the_line_only_while_it_is_slower() {
+        let policer = "rate = \"10mbit\"\npolicer = { rate = \"20mbit\", burst = \"100kB\" }";
+        let policed = PLAN.replace("rate = \"32mbit\"", policer);
+        // The mean of 10 and 20 Mbit/s.
+        let verify = |rows: &[PhaseRow]| {
+            let of = |metric| find(rows, Scope::Flow, "vegas/0", metric).unwrap();
+            assert!((of("bandwidth_utilisation") - 4.49 / 15.0).abs() < 1e-9, "{rows:?}");
+            let bdp = 15e6 * 0.015 / 8.0 / 1514.0;
+            assert!((of("bdp_utilisation") - 9.41 / bdp).abs() < 1e-9, "{rows:?}");
+            let fair = 7.5 * 1448.0 / 1514.0;
+            assert!((of("max_min_fair_share") - 4.49 / fair).abs() < 1e-9, "{rows:?}");
+        };
+        let change = "[[changes]]\nat = \"7500ms\"\nset = { \"links.l.rate\" = \"30mbit\" }\n";
+        verify(&of_plan(&(policed.clone() + change), &published()));
+        // The same with a trace.
+        let step = |at_ms: u64, mbit: u64| Step {
+            at_ns: at_ms * 1_000_000,
+            rate: Some(Rate::from_bits_per_sec(mbit * 1_000_000)),
+            delay_ns: None,
+            loss: None,
+            line: 0,
+        };
+        let steps = vec![step(0, 10), step(7500, 30)];
+        let trace = Trace::Steps(Steps { steps, length_ns: 15_000_000_000 });
+        let curve = CapacityCurve::new(&trace, &TraceUse::new("a.csv"), (None, 14.0)).unwrap();
+        let curve = &curve;
+        verify(&with_curves(&policed, &published(), &move |_: &str| Some(curve)));
     }
 
     #[test]

@@ -28,29 +28,46 @@ impl Transferred {
         let (first_s, last_s) = self.span_s.unwrap_or((from_s, to_s));
         self.span_s = Some((first_s.min(from_s), last_s.max(to_s)));
     }
+
+    /// Returns how much longer than others a flow seems to last, because intervals of different flows end at different times.
+    fn resolution_s(&self, (from_s, to_s): Span) -> f64 {
+        if self.intervals < 2 {
+            return 0.0;
+        }
+        (self.seconds / f64::from(self.intervals)).min(MAX_RESOLUTION * (to_s - from_s))
+    }
 }
 
-/// Returns the seconds that the intervals of a group's flows cover: those of the flow that covers the most. Flows of an import may follow
+/// Maximum resolution of a flow's span, as a share of the span.
+const MAX_RESOLUTION: f64 = 0.1;
+
+/// Returns the seconds that the intervals of a group's flows cover. The time in which flows overlap counts once: a flow adds the part of
+/// its seconds that is after the end of those that began earlier, if this part is longer than an interval. Flows of an import may follow
 /// each other; their seconds add up, to at most the time from the first to the last, unless the flows overlap for more than half of the
 /// shorter one.
 pub(super) fn covered_s<'t>(flows: impl Iterator<Item = &'t Transferred>) -> f64 {
-    let mut known: Vec<(Span, f64)> = Vec::new();
+    let mut known: Vec<(Span, f64, f64)> = Vec::new();
     let mut without_time_s = 0.0_f64;
     // A flow with a single sample covers no time.
     for flow in flows.filter(|flow| flow.seconds > 0.0) {
         match flow.span_s {
-            Some(span) => known.push((span, flow.seconds)),
+            Some(span) => known.push((span, flow.seconds, flow.resolution_s(span))),
             None => without_time_s = without_time_s.max(flow.seconds),
         }
     }
     known.sort_by(|a, b| a.0.0.total_cmp(&b.0.0));
     let mut apart: Vec<(Span, f64)> = Vec::new();
-    for ((from_s, to_s), seconds) in known {
+    for ((from_s, to_s), seconds, resolution_s) in known {
         match apart.last_mut() {
             Some(((first_s, last_s), most_s))
                 if last_s.min(to_s) - from_s > 0.5 * (to_s - from_s).min(*last_s - *first_s) =>
             {
-                (*last_s, *most_s) = (last_s.max(to_s), most_s.max(seconds));
+                let later_s = to_s - *last_s;
+                if later_s > resolution_s {
+                    *most_s += seconds * later_s / (to_s - from_s);
+                    *last_s = to_s;
+                }
+                *most_s = most_s.max(seconds);
             }
             _ => apart.push(((from_s, to_s), seconds)),
         }
@@ -304,6 +321,13 @@ mod tests {
         // They overlap a little: a test that began early, and a short flow beside one that began late.
         assert_eq!(covered(&[flow(0.0, 10.0, 10.0), flow(6.0, 16.0, 10.0)]), 16.0);
         assert_eq!(covered(&[flow(0.0, 1.0, 1.0), flow(0.75, 10.0, 9.25)]), 10.0);
+        // Flows that overlap for more than half of their time, and one that lasts longer by less than an interval.
+        assert_eq!(covered(&[flow(0.0, 10.0, 10.0), flow(4.0, 14.0, 10.0)]), 14.0);
+        let tenths =
+            |from_s: f64| Transferred { intervals: 100, ..flow(from_s, from_s + 10.0, 10.0) };
+        assert_eq!(covered(&[tenths(0.0), tenths(0.05)]), 10.0);
+        let found = covered(&[tenths(0.0), tenths(0.08), tenths(0.16)]);
+        assert!((found - 10.16).abs() < 1e-9, "{found}");
         let sampled_once = [flow(0.0, 10.0, 10.0), flow(0.25, 0.25, 0.0), flow(0.5, 10.0, 9.5)];
         assert_eq!(covered(&sampled_once), 10.0);
         assert_eq!(covered(&[Transferred { seconds: 5.0, ..Transferred::default() }]), 5.0);

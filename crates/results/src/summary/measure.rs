@@ -1,11 +1,12 @@
 //! Computes the metrics of each trial, phase, flow, group, probe and link from aggregated rows.
 //!
-//! - **Throughput** of a group is receiver goodput: bytes divided by the measured seconds that its intervals cover in the phase (of the
-//!   flow that covers the most; imported flows may follow each other), not by the requested seconds. If no receiver reported intervals,
+//! - **Throughput** of a group is receiver goodput: bytes divided by the measured seconds that its intervals cover in the phase (the
+//!   time in which flows overlap counts once), not by the requested seconds. If no receiver reported intervals,
 //!   it is computed from the bytes acknowledged between the first and the last sample around the phase. If there are no samples either,
 //!   it is computed from the bytes that senders passed to the kernel. In an import, this applies to each flow whose receiver reported no
 //!   intervals in the trial, because there may be no file of the receiver. A note reports these cases. The throughput of a flow has the same
-//!   denominator, so flows add up to their group; a flow without data counts as 0 while its group runs. For all flows together, it is all
+//!   denominator, so flows add up to their group; a flow without data counts as 0 while its group runs. In an import, which does not
+//!   know when a flow was to run, a flow without data in a phase does not count there. For all flows together, it is all
 //!   bytes inside the phase divided by the phase's length, so it cannot exceed the link rate. An interval that crosses an end of the
 //!   phase counts with the part that is inside.
 //! - **coverage_share** of a group is the time that its throughput covers, divided by the time the plan lets it run.
@@ -14,8 +15,9 @@
 //!   intervals.
 //! - **srtt** is the mean over all samples of the senders' data sockets, as smoothed by the kernel.
 //! - **Retransmissions**, and **drops** and **marks** of links, are the increase of their counters over the phase: from the
-//!   first sample at or after its beginning (initially 0; in an import, the flow's first sample) to the first at or after its end, or the
-//!   last sample if there is none.
+//!   first sample at or after its beginning to the first at or after its end, or the last sample if there is none. Counters of sockets
+//!   begin with 0 or, in an import, with the flow's first sample. Those of links begin with the sample at the start of the trial, because
+//!   packets pass a link before; without such a sample, and in the simulator, with 0.
 //!   Those of sockets are summed.
 //! - **packet_scheduling_error** and **step_scheduling_error** of a link cover the whole trial; their phase is `(trial)`.
 //! - **utilisation** of a link is the bytes sent, including the link's overhead, divided by the bytes that its mean rate allows or,
@@ -112,12 +114,13 @@ pub(super) fn measure(run: &RunDir, trials: &[&TrialEnd], schedule: &Schedule) -
     }
     let timeline = Timeline::new(trials);
     let mut out = RowCollector { timeline: &timeline, schedule, measured: &mut measured };
+    let is_simulated = matches!(run.backend(), RunBackend::Simulator { .. });
     for batch in query::batches(trials) {
         if let Some(lines) = probes(run, batch)? {
             out.probes(&lines);
         }
         if let Some(lines) = links::read(run, batch, schedule)? {
-            out.links(&lines);
+            out.links(&lines, is_simulated);
         }
     }
     Ok(measured)
@@ -171,7 +174,7 @@ fn measure_flows(
         group_phase::add_senders(&mut groups);
     }
     let mut out = RowCollector { timeline: &timeline, schedule, measured: &mut measured };
-    out.throughputs(&groups, &names);
+    out.throughputs(&groups, &names, is_import);
     out.samples(trial, sampled, &groups);
     let curve = |link: &str| run.trace_capacities().curve(end.point_id, link);
     out.binned(trial, &bins, &starts_s, &curve);
@@ -329,6 +332,7 @@ impl RowCollector<'_> {
         &mut self,
         groups: &BTreeMap<GroupKey, GroupPhase>,
         flows: &BTreeMap<(Trial, String), BTreeSet<String>>,
+        is_import: bool,
     ) {
         let mut net: BTreeMap<(Trial, &str), GroupTotals> = BTreeMap::new();
         for ((trial, phase, group), data) in groups {
@@ -344,6 +348,8 @@ impl RowCollector<'_> {
                 self.measured.notes.push(note);
             }
             let known = flows.get(&(*trial, group.clone())).into_iter().flatten();
+            // Without a plan, the group's other flows may have run in other phases.
+            let known = known.filter(|flow| !is_import || data.has(flow));
             let bytes = |flow: &String| transferred.get(flow).map_or(0.0, |c| c.bytes);
             let flow_bytes: Vec<(&String, f64)> = known.map(|flow| (flow, bytes(flow))).collect();
             for (flow, bytes) in &flow_bytes {

@@ -11,6 +11,10 @@ use super::fair_share::{self, FlowClass};
 use super::schedule::{Group, Span};
 use crate::curve::{CapacityCurve, extra_bytes, overhead};
 
+mod steps;
+
+use steps::Steps;
+
 /// Payload of a full packet with MTU 1500, IPv4, and TCP with timestamps.
 const PAYLOAD_BYTES: f64 = 1448.0;
 const MTU_BYTES: f64 = 1500.0;
@@ -22,42 +26,6 @@ pub(crate) fn payload_share(link: &Link) -> f64 {
 
 /// The capacity curve of a link, if it has a trace.
 pub(super) type Curves<'a, 'c> = &'a (dyn Fn(&str) -> Option<&'c CapacityCurve> + 'a);
-
-/// A setting of a link over a trial: times in seconds since the start of the trial, ascending from 0, and the value from each time on.
-#[derive(Debug, Clone, PartialEq)]
-struct Steps(Vec<(f64, f64)>);
-
-impl Steps {
-    /// Creates the steps from the plan's value and the values of its changes.
-    fn of(first: f64, changes: impl Iterator<Item = (f64, f64)>) -> Self {
-        let mut later: Vec<(f64, f64)> = changes.collect();
-        later.sort_by(|a, b| a.0.total_cmp(&b.0));
-        later.insert(0, (0.0, first));
-        Self(later)
-    }
-
-    /// Returns the mean over a span.
-    fn mean(&self, (from_s, to_s): Span) -> f64 {
-        let ends = self.0.iter().skip(1).map(|(at_s, _)| *at_s).chain([f64::INFINITY]);
-        let overlap = |begin_s: f64, end_s: f64| (end_s.min(to_s) - begin_s.max(from_s)).max(0.0);
-        let parts = self.0.iter().zip(ends);
-        let sum: f64 = parts.map(|((at_s, value), end_s)| value * overlap(*at_s, end_s)).sum();
-        sum / (to_s - from_s)
-    }
-
-    /// Returns each time with the difference between the value from then on and the previous value, which is initially 0.
-    fn differences(&self) -> impl Iterator<Item = (f64, f64)> {
-        let before = [0.0].into_iter().chain(self.0.iter().map(|(_, value)| *value));
-        self.0.iter().zip(before).map(|((at_s, value), before)| (*at_s, value - before))
-    }
-
-    /// Returns the value, if it does not change in a span.
-    fn constant(&self, (from_s, to_s): Span) -> Option<f64> {
-        let before = self.0.iter().rfind(|(at_s, _)| *at_s <= from_s)?;
-        let mut inside = self.0.iter().filter(|(at_s, _)| *at_s > from_s && *at_s < to_s);
-        inside.all(|(_, value)| *value == before.1).then_some(before.1)
-    }
-}
 
 /// The properties of a link that limit flows.
 #[derive(Debug, Clone)]
@@ -113,10 +81,12 @@ pub(crate) struct Network {
 pub(crate) struct PathLimits<'n> {
     /// Name of the bottleneck.
     pub(crate) link: &'n str,
-    /// The bottleneck's mean rate in bit/s.
+    /// The bottleneck's mean rate in bit/s. Where the policer is slower than the line, the rate is the policer's.
     pub(crate) rate_bps: f64,
     /// Base RTT in us; `None` if it changes, or if a trace or states of flows set it.
     pub(crate) base_rtt_us: Option<f64>,
+    /// Whether the bottleneck's policer is not always faster than its line.
+    pub(crate) is_policed: bool,
 }
 
 /// The slowest link of a path in a span.
@@ -124,7 +94,7 @@ pub(crate) struct PathLimits<'n> {
 pub(super) struct Bottleneck {
     /// The link's index.
     pub(super) link: usize,
-    /// The link's mean rate in bit/s.
+    /// The link's mean rate in bit/s, as in [`PathLimits`].
     pub(super) rate_bps: f64,
 }
 
@@ -266,11 +236,8 @@ impl Network {
     /// Returns the mean rate of a link in a span; `None` if it is not shaped.
     fn rate_bps(&self, link: usize, span: Span, curves: Curves<'_, '_>) -> Option<f64> {
         let link = &self.links[link];
-        let (from_s, to_s) = span;
-        let ns = |s: f64| (s * 1e9).round() as u64;
-        let bytes = curves(&link.name).map(|curve| curve.bytes(ns(from_s), ns(to_s)));
-        let traced = bytes.map(|bytes| bytes * 8.0 / (to_s - from_s));
-        let line_bps = traced.or_else(|| Some(link.rate_bps.as_ref()?.mean(span)));
+        let line_bps =
+            link.line_bps(span, curves).map(|(line_bps, above_bps)| line_bps - above_bps);
         [line_bps, link.policed_bps].into_iter().flatten().reduce(f64::min)
     }
 
@@ -309,7 +276,10 @@ impl Network {
         let path = self.known_or_assumed(group)?;
         let Bottleneck { link, rate_bps } = self.slowest(&path.data, span, curves)?;
         let base_rtt_us = self.round_trip_us(path, span);
-        (rate_bps > 0.0).then(|| PathLimits { link: &self.links[link].name, rate_bps, base_rtt_us })
+        let link = &self.links[link];
+        let is_policed = link.is_policed(span, curves);
+        let limits = PathLimits { link: &link.name, rate_bps, base_rtt_us, is_policed };
+        (rate_bps > 0.0).then_some(limits)
     }
 
     /// Returns whether a group's data passes a link. If the cabling is not known, it passes every link.
@@ -394,10 +364,33 @@ impl Network {
 }
 
 impl PathLink {
+    /// Returns the mean rate of the line in a span, and the part of it that exceeds the policer's rate; `None` if it is not shaped.
+    fn line_bps(&self, span: Span, curves: Curves<'_, '_>) -> Option<(f64, f64)> {
+        let Some(curve) = curves(&self.name) else {
+            let rate = self.rate_bps.as_ref()?;
+            let above_bps = self.policed_bps.map_or(0.0, |bps| rate.above(bps).mean(span));
+            return Some((rate.mean(span), above_bps));
+        };
+        let ns = |s: f64| (s * 1e9).round() as u64;
+        let (from_ns, to_ns) = (ns(span.0), ns(span.1));
+        let above = |bps: f64| curve.bytes_above((from_ns, to_ns), bps / 8e9);
+        let mean_bps = |bytes: f64| bytes * 8.0 / (span.1 - span.0);
+        let above_bps = mean_bps(self.policed_bps.map_or(0.0, above));
+        Some((mean_bps(curve.bytes(from_ns, to_ns)), above_bps))
+    }
+
+    /// Returns whether the policer is slower than the line at a time of the span, or as fast.
+    fn is_policed(&self, span: Span, curves: Curves<'_, '_>) -> bool {
+        let both = self.line_bps(span, curves).zip(self.policed_bps);
+        both.is_some_and(|((line_bps, above_bps), policed_bps)| {
+            above_bps > 0.0 || policed_bps <= line_bps
+        })
+    }
+
     /// Returns times at which the link changes.
     fn changes_s(&self) -> impl Iterator<Item = f64> {
         let steps = self.rate_bps.iter().chain(&self.delay_us);
-        steps.flat_map(|steps| steps.0.iter().skip(1).map(|(at_s, _)| *at_s))
+        steps.flat_map(Steps::changes_s)
     }
 }
 
@@ -543,7 +536,8 @@ mod tests {
         assert_eq!(network.base_rtt_us("long", span), None);
         assert_eq!(network.longest_rtt(), Micros::new(0));
         // For figures, every path has every link.
-        let limits = PathLimits { link: "one", rate_bps: 12e6, base_rtt_us: Some(22_000.0) };
+        let base_rtt_us = Some(22_000.0);
+        let limits = PathLimits { link: "one", rate_bps: 12e6, base_rtt_us, is_policed: false };
         assert_eq!(network.limits("second", span, &none), Some(limits));
         assert!(network.may_pass("second", "one") && !network.may_pass("nobody", "one"));
         let all = [("long", Group { flows: 1, span })];

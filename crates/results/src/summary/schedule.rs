@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::plan::sample::MIN_TIMESCALE;
-use ccbench_proto::plan::{Flow, Probe, TraceUse};
+use ccbench_proto::plan::{Flow, Probe, Sample, TraceUse};
 use ccbench_proto::schedule::{self, FlowTask, Point};
 
 use super::network::Network;
@@ -33,6 +33,8 @@ struct Timing {
     flows: BTreeMap<String, Flow>,
     /// Length of the instants of instantaneous metrics.
     timescale_s: f64,
+    /// Interval between two samples of queues.
+    queue_interval_s: f64,
 }
 
 impl Timing {
@@ -53,10 +55,12 @@ impl Timing {
         let sets_delay =
             |used: &TraceUse| trace(used).is_some_and(|trace| trace.summary().delay.is_some());
         let network = Network::of(point.plan.plan(), sets_delay);
-        let timescale = point.plan.plan().sample.timescale(network.longest_rtt());
+        let sample = &point.plan.plan().sample;
+        let timescale_s = sample.timescale(network.longest_rtt()).as_secs_f64();
+        let queue_interval_s = sample.qdisc.as_secs_f64();
         let probes = point.plan.plan().probes.clone();
         let flows = point.plan.plan().flows.clone();
-        Self { groups, steps_s, network, probes, flows, timescale_s: timescale.as_secs_f64() }
+        Self { groups, steps_s, network, probes, flows, timescale_s, queue_interval_s }
     }
 }
 
@@ -112,6 +116,13 @@ impl Schedule {
     pub(super) fn timescale_s(&self, point_id: u32) -> f64 {
         let timing = self.timing(point_id);
         timing.map_or(MIN_TIMESCALE.as_secs_f64(), |timing| timing.timescale_s)
+    }
+
+    /// Returns the interval between two samples of queues in seconds; the default if the plan cannot be read.
+    pub(super) fn queue_interval_s(&self, point_id: u32) -> f64 {
+        let timing = self.timing(point_id);
+        timing
+            .map_or_else(|| Sample::default().qdisc.as_secs_f64(), |timing| timing.queue_interval_s)
     }
 
     /// Returns the groups of a point; empty if the plan cannot be read.

@@ -21,6 +21,8 @@ pub const COUNT_SLACK_PKTS: f64 = 3.0;
 pub const PENDING_RTTS: f64 = 2.0;
 /// The kernel's DualPI2 counts a packet in `ecn_mark` once for the coupled mark and again for the step's mark (`dualpi2_mark`).
 const KERNEL_DUALPI2: &str = "dualpi2";
+/// The kernel's fq counts each packet above its CE threshold in `ce_mark`, also one without ECN (`fq_dequeue`).
+const KERNEL_FQ: &str = "fq";
 /// `TCPI_OPT_ECN` (linux/tcp.h): the handshake negotiated ECN.
 const NEGOTIATED: u32 = 8;
 
@@ -56,8 +58,8 @@ struct SenderFlow {
 struct Marks {
     /// Counters over time: seconds, marks, drops.
     counters: Vec<(f64, u64, u64)>,
-    /// Marks that the kernel may count twice.
-    twice: u64,
+    /// Marks that the kernel may have counted, but not set.
+    not_set: u64,
     /// CE marks that the link removed.
     removed: u64,
 }
@@ -125,9 +127,11 @@ impl EcnCheck {
         let queue = self.links.entry(key).or_default();
         queue.counters.push(at);
         queue.removed = row.ce_rewritten_pkts.unwrap_or(0);
-        if row.kind == KERNEL_DUALPI2 {
-            queue.twice = row.step_mark_pkts.unwrap_or(0).min(marks);
-        }
+        queue.not_set = match row.kind.as_str() {
+            KERNEL_DUALPI2 => row.step_mark_pkts.unwrap_or(0).min(marks),
+            KERNEL_FQ => marks,
+            _ => 0,
+        };
     }
 
     pub(crate) fn finish(self, findings: &mut Findings) {
@@ -161,7 +165,7 @@ impl EcnCheck {
         let marked = sum(self.links.values().map(Marks::total)) as f64;
         let removed = sum(self.links.values().map(|marks| marks.removed)) as f64;
         let dropped = sum(self.links.values().map(Marks::drops)) as f64;
-        let twice = sum(self.links.values().map(|marks| marks.twice));
+        let not_set = sum(self.links.values().map(|marks| marks.not_set));
         let ends = merged(flows().map(|flow| {
             let pending_s = self.every_s + PENDING_RTTS * flow.srtt_s;
             (flow.last_s - pending_s, flow.last_s + self.every_s)
@@ -171,7 +175,7 @@ impl EcnCheck {
         let least = marked * (1.0 - COUNT_SHARE)
             - removed
             - slack
-            - pending.saturating_add(twice) as f64
+            - pending.saturating_add(not_set) as f64
             - dropped;
         let most = marked * (1.0 + COUNT_SHARE) - removed + slack;
         if counted < least || counted > most {
@@ -180,7 +184,7 @@ impl EcnCheck {
             let message = format!(
                 "senders counted {counted:.0} CE marks, but the links set {marked:.0}{rewritten} (limits {:.0} to {most:.0}: {:.0} %, \
                  {COUNT_SLACK_PKTS:.0} per flow, {pending} in flight when flows ended, {dropped:.0} dropped packets, \
-                 {twice} step marks that the kernel may count twice)",
+                 {not_set} that the kernel may have counted, but not set)",
                 least.max(0.0),
                 COUNT_SHARE * 100.0
             );
@@ -232,11 +236,12 @@ mod tests {
 
     /// Judges two nodes in these modes, flow `l4s/0` that counted `counted` marks, and a link that set 100 marks a second for 10 s.
     fn judge(modes: [EcnMode; 2], negotiated: bool, counted: u32, stranger: bool) -> Vec<String> {
-        judge_rewritten(modes, negotiated, counted, stranger, None)
+        judge_behind("", modes, negotiated, counted, stranger, None)
     }
 
-    /// As [`judge`], with a second link that removed this many CE marks.
-    fn judge_rewritten(
+    /// As [`judge`], with this kind of qdisc, and a second link that removed this many CE marks.
+    fn judge_behind(
+        kind: &str,
         modes: [EcnMode; 2],
         negotiated: bool,
         counted: u32,
@@ -277,6 +282,7 @@ mod tests {
             let link = QdiscSample {
                 at_ns,
                 link: "bottleneck".into(),
+                kind: kind.into(),
                 ce_mark_pkts: Some(tenth * 10),
                 ..Default::default()
             };
@@ -317,7 +323,7 @@ mod tests {
 
     #[test]
     fn marks_that_a_link_rewrote_are_not_counted() {
-        let judge = |counted| judge_rewritten(ACCECN, true, counted, false, Some(400));
+        let judge = |counted| judge_behind("", ACCECN, true, counted, false, Some(400));
         for counted in [600, 620, 560] {
             assert_eq!(judge(counted), Vec::<String>::new(), "{counted}");
         }
@@ -325,8 +331,19 @@ mod tests {
             let reasons = judge(counted);
             assert!(reasons[0].contains("the links set 1000 and removed 400"), "{reasons:?}");
         }
-        let all = |counted| judge_rewritten(ACCECN, true, counted, false, Some(1000));
+        let all = |counted| judge_behind("", ACCECN, true, counted, false, Some(1000));
         assert_eq!(all(0), Vec::<String>::new(), "bleached");
+    }
+
+    #[test]
+    fn marks_of_the_kernels_fq_are_an_upper_bound() {
+        let judge = |kind, counted| judge_behind(kind, ACCECN, true, counted, false, None);
+        for counted in [0, 500, 1000] {
+            assert_eq!(judge("fq", counted), Vec::<String>::new(), "{counted}");
+        }
+        let reasons = judge("fq", 1040);
+        assert!(reasons[0].contains("1000 that the kernel may have counted"), "{reasons:?}");
+        assert_eq!(judge("userspace", 500).len(), 1);
     }
 
     #[test]

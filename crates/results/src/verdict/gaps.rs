@@ -36,6 +36,8 @@ struct Times {
     /// The first and the last sample.
     seen: Option<Window>,
     count: u64,
+    /// Samples after this time are not expected, so they do not count.
+    counted_until_s: Option<f64>,
     /// Times without a sample that are longer than the limit.
     gaps: Vec<Window>,
 }
@@ -43,15 +45,16 @@ struct Times {
 impl Times {
     /// Adds a sample. Samples may come in any order: the row of a lost echo comes after those of later ones.
     fn add(&mut self, at_s: f64, limit_s: f64) {
+        let counted = u64::from(self.counted_until_s.is_none_or(|until_s| at_s <= until_s));
         let Some((first_s, last_s)) = self.seen else {
-            (self.seen, self.count) = (Some((at_s, at_s)), 1);
+            (self.seen, self.count) = (Some((at_s, at_s)), counted);
             return;
         };
         // Qdiscs and classes of a link are read at the same time.
         if at_s == last_s {
             return;
         }
-        self.count += 1;
+        self.count += counted;
         self.seen = Some((first_s.min(at_s), last_s.max(at_s)));
         if at_s > last_s {
             self.add_gap((last_s, at_s), limit_s);
@@ -239,7 +242,9 @@ impl GapCheck {
         };
         let plan = plan.plan();
         let probe = |(name, probe): (&String, &PlannedProbe)| {
-            Some((name.clone(), (probe.clone(), Pace::of_probe(probe)?, Times::default())))
+            let counted_until_s = Some(expected_until_s(probe, end_s));
+            let times = Times { counted_until_s, ..Times::default() };
+            Some((name.clone(), (probe.clone(), Pace::of_probe(probe)?, times)))
         };
         let links = plan.links.iter();
         Self {
@@ -369,12 +374,15 @@ impl Ends {
     }
 }
 
+/// Returns the time until which samples of a probe are expected: the last ones may not finish.
+fn expected_until_s(probe: &PlannedProbe, end_s: f64) -> f64 {
+    end_s - probe.timeout().as_secs_f64()
+}
+
 /// Returns the missing samples of a probe. A probe without any row is dead, which has its own reason.
 fn probe_missing(probe: &PlannedProbe, pace: &Pace, times: &Times, end_s: f64) -> Option<Missing> {
     times.seen?;
-    // The last probes may not finish.
-    let (start_s, timeout_s) = (probe.start.as_secs_f64(), probe.timeout().as_secs_f64());
-    times.missing((start_s, end_s - timeout_s), pace, 0.0)
+    times.missing((probe.start.as_secs_f64(), expected_until_s(probe, end_s)), pace, 0.0)
 }
 
 #[cfg(test)]

@@ -61,11 +61,10 @@ fn late_group_is_marked_and_net_metrics_stay_within_the_phase() {
     assert!(!printed.contains("under_test: data covers"), "{printed}");
 }
 
-/// Pushes counters of a queue and of the sender of `under_test/0`, with a drop, a mark and a retransmission in each tenth of a second.
-fn push_counters(writer: &mut TrialWriter<'_>, at_s: f64) {
-    let (at_ns, count) = (T0_NS[0].1 + (at_s * 1e9).round() as u64, (at_s * 10.0).round() as u64);
+/// Pushes counters of a queue with this number of drops and of marks.
+fn push_queue(writer: &mut TrialWriter<'_>, at_s: f64, count: u64) {
     let counters = wire::QdiscSample {
-        at_ns,
+        at_ns: T0_NS[0].1 + (at_s * 1e9).round() as u64,
         link: "bottleneck".into(),
         iface: "to-dst".into(),
         handle: "1:".into(),
@@ -77,6 +76,12 @@ fn push_counters(writer: &mut TrialWriter<'_>, at_s: f64) {
         ..Default::default()
     };
     push(writer, "src", Of::QdiscSample(counters));
+}
+
+/// Pushes counters of a queue and of the sender of `under_test/0`, with a drop, a mark and a retransmission in each tenth of a second.
+fn push_counters(writer: &mut TrialWriter<'_>, at_s: f64) {
+    let (at_ns, count) = (T0_NS[0].1 + (at_s * 1e9).round() as u64, (at_s * 10.0).round() as u64);
+    push_queue(writer, at_s, count);
     let sample = wire::FlowSample {
         at_ns,
         flow_id: "under_test/0".into(),
@@ -141,5 +146,40 @@ fn the_sample_at_its_end_closes_the_counters_of_a_phase() {
         let rate =
             summary.summary.find(0, "compete", Scope::Link, "bottleneck", "throughput", "mean");
         assert_eq!(rate.map(|row| row.value), Some(20.0 * 1000.0 * 8.0 / 2.0));
+    }
+}
+
+/// A link exists before the trial, and pings pass it. The simulator's begins with the trial.
+#[test]
+fn drops_and_marks_before_the_trial_do_not_count() {
+    let root = tempfile::tempdir().unwrap();
+    let simulator = RunBackend::Simulator { model_version: 1 };
+    let cases = [
+        (RunBackend::Testbed, 0.0, 18.0),
+        (RunBackend::Testbed, 0.02, 18.0),
+        // Without a sample at the start, what came before it is not known.
+        (RunBackend::Testbed, 0.5, 25.0),
+        (simulator, 0.0, 25.0),
+    ];
+    for (nth, (backend, first_s, wanted)) in cases.into_iter().enumerate() {
+        let path = root.path().join(nth.to_string());
+        let run = RunDir::create(&path, &RunInfo { backend, points: vec![(0, vec![])], ..info() })
+            .unwrap();
+        let key = TrialKey { point_id: 0, trial: 1, seed: 3, epoch: run.next_epoch() };
+        let phases = [phase("one", 0, 4, true), phase("two", 4, 9, true)];
+        let mut writer = run.begin_trial(key, &phases, clocks()).unwrap();
+        for (at_s, count) in [(first_s, 7), (1.5, 12), (3.5, 20), (4.0, 25), (9.0, 31)] {
+            push_queue(&mut writer, at_s, count);
+        }
+        writer.commit(&verdict(Status::Ok, &[])).unwrap();
+        let summary = summarize::summarize(run.path(), TrialFilter::default()).unwrap();
+        for (phase, wanted) in [("one", wanted), ("two", 6.0)] {
+            for metric in ["drops", "marks"] {
+                let found =
+                    summary.summary.find(0, phase, Scope::Link, "bottleneck", metric, "sum");
+                let found = found.map(|row| row.value);
+                assert_eq!(found, Some(wanted), "{metric} in {phase} of case {nth}");
+            }
+        }
     }
 }

@@ -88,10 +88,17 @@ fn full_queue_is_no_ideal() {
     // 100 kB at 1 Gbit/s, plus the delay.
     assert!((number(&compete, &rtt, "full_queue") - 1.8).abs() < 1e-9, "{}", compete.csv);
     assert!(compete.svg.contains(">ideal<") && compete.svg.contains(">full queue<"));
-    put_plan(
-        &run,
-        &TWO_PATHS.replace("{ kind = \"bfifo\", limit = \"100kB\" }", "{ kind = \"fq_codel\" }"),
-    );
+    let bfifo = "{ kind = \"bfifo\", limit = \"100kB\" }";
+    // A packet of 1500 bytes takes 1538 on the line. Limits count 1514.
+    let framed = TWO_PATHS.replace("rate = \"1gbit\"", "rate = \"10mbit\"\noverhead = \"38B\"");
+    for (queue, wanted_ms) in
+        [(bfifo, 80.0 * 1538.0 / 1514.0), ("{ kind = \"pfifo\", limit = \"100p\" }", 123.04)]
+    {
+        put_plan(&run, &framed.replace(bfifo, queue));
+        let full_queue_ms = number(&figure("compete"), &rtt, "full_queue");
+        assert!((full_queue_ms - 1.0 - wanted_ms).abs() < 1e-6, "{queue}: {full_queue_ms}");
+    }
+    put_plan(&run, &TWO_PATHS.replace(bfifo, "{ kind = \"fq_codel\" }"));
     assert!(!figure("compete").svg.contains(">full queue<"), "it has no full queue to speak of");
 }
 
@@ -137,6 +144,14 @@ fn references_follow_changes_and_policers() {
     let policed = bars(&TWO_PATHS.replace("\"1gbit\"\n", policer), "compete");
     near(number(&policed, &throughput, "ideal"), 200.0 * PAYLOAD * 2.0 / 3.0);
     assert_eq!(cells(&policed, &rtt, "full_queue"), [""]);
+    // It limits the line only before the change to 500 Mbit/s.
+    let policer = policer.replace("200mbit", "800mbit");
+    let policed = changed("7s", set).replace("\"1gbit\"\n", &policer);
+    let half = bars(&policed, "compete");
+    near(number(&half, &throughput, "ideal"), 650.0 * PAYLOAD * 2.0 / 3.0);
+    let rate_only = changed("7s", r#""links.bottleneck.rate" = "500mbit""#);
+    let half = bars(&rate_only.replace("\"1gbit\"\n", &policer), "compete");
+    assert_eq!(cells(&half, &rtt, "full_queue"), [""]);
 }
 
 #[test]

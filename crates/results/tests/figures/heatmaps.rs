@@ -43,3 +43,61 @@ fn heatmap_shows_values_although_the_first_trial_has_none() {
     assert_eq!(of("jain_convergence_time"), shown("mean", ""));
     assert_eq!(of("jain_convergence_time:undefined"), shown("undefined", "1"));
 }
+
+/// Of these metrics, summaries have the minimum, or the Kaplan-Meier median, before the mean.
+#[test]
+fn heatmap_without_a_statistic_shows_the_default_one() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    for point_id in 0..2 {
+        let mut writer = begin(&run, point_id, 1);
+        push_rates(&mut writer, [10, 10]);
+        for (s, mbit_per_s, fetch_us) in [(2, 10.0, 1e5), (3, 20.0, 2e5), (4, 60.0, 6e5)] {
+            let at_ns = T0_NS[0].1 + s * 1_000_000_000;
+            for (variable, value) in [("mode", 0.0), ("bw_kbps", mbit_per_s * 1e3)] {
+                let state = wire::CcState {
+                    at_ns,
+                    flow_id: "under_test/0".into(),
+                    group: "under_test".into(),
+                    cc: "bbr3".into(),
+                    algorithm: "bbr3".into(),
+                    round: s,
+                    variable: variable.into(),
+                    value,
+                    ..Default::default()
+                };
+                push(&mut writer, "src", Of::CcState(state));
+            }
+            let fetch = wire::Probe {
+                at_ns,
+                probe_id: "page".into(),
+                kind: wire::ProbeKind::Http.into(),
+                seq: s as u32,
+                total_us: Some(fetch_us),
+                ..Default::default()
+            };
+            push(&mut writer, "src", Of::Probe(fetch));
+        }
+        writer.commit(&verdict(Status::Ok, &[])).unwrap();
+    }
+    run.finish(RunStatus::Complete).unwrap();
+    for (metric, stat, value, title) in [
+        ("bbr_bw", "mean", 30e6, ">Bbr bw of under_test, "),
+        ("bbr_bw:min", "min", 10e6, ">Bbr bw min of under_test, "),
+        ("fetch_time", "mean", 3e5, ">Fetch time of page, "),
+        ("fetch_time:km_median", "km_median", 2e5, ">Fetch time km_median of page, "),
+        // Its default, the time in STARTUP, is 2 s.
+        ("cc_state_time", "STARTUP", 2e6, ">Cc state time STARTUP of under_test, "),
+    ] {
+        for kind in [Kind::Heatmap, Kind::Lines] {
+            let metrics = vec![metric.to_owned()];
+            let request = Request { metrics, ..request(kind, &[("phase", "alone")]) };
+            let figure = figure::draw(run.path(), &request).unwrap().remove(0);
+            let point = [("point_id", "0")];
+            assert_eq!(cells(&figure, &point, "stat"), [stat], "{metric}");
+            let mean = number(&figure, &point, "mean");
+            assert!((mean - value).abs() < 1e-6 * value, "{metric}: {mean}");
+            assert!(figure.svg.contains(title), "{metric}: {}", figure.svg);
+        }
+    }
+}

@@ -146,11 +146,21 @@ fn summary_with(root: &Path, fill: impl FnOnce(&mut TrialWriter<'_>)) -> RunSumm
 
 /// Returns the summary of one trial of a plan of 12 s with these rows.
 fn summary_of_plan(root: &Path, plan: &str, fill: impl FnOnce(&mut TrialWriter<'_>)) -> RunSummary {
-    let info =
-        RunInfo { resolved_text: plan.into(), points: vec![(0, vec![])], repeat: 1, ..info() };
-    let run = RunDir::create(root, &info).unwrap();
+    let info = RunInfo { resolved_text: plan.into(), ..info() };
+    summary_of_phases(root, info, &[phase("both", 0, 12, true)], fill)
+}
+
+/// Returns the summary of one trial with these phases and rows.
+fn summary_of_phases(
+    root: &Path,
+    info: RunInfo,
+    phases: &[PhaseSpan],
+    fill: impl FnOnce(&mut TrialWriter<'_>),
+) -> RunSummary {
+    let run =
+        RunDir::create(root, &RunInfo { points: vec![(0, vec![])], repeat: 1, ..info }).unwrap();
     let key = TrialKey { point_id: 0, trial: 1, seed: 3, epoch: run.next_epoch() };
-    let mut writer = run.begin_trial(key, &[phase("both", 0, 12, true)], clocks()).unwrap();
+    let mut writer = run.begin_trial(key, phases, clocks()).unwrap();
     fill(&mut writer);
     writer.commit(&verdict(Status::Ok, &[])).unwrap();
     run.finish(RunStatus::Complete).unwrap();
@@ -329,15 +339,48 @@ fn counters_of_imported_flows_begin_with_their_first_sample() {
 
 /// Returns the summary of an import with these rows.
 fn import_with(root: &Path, rows: impl FnOnce(&mut TrialWriter<'_>)) -> RunSummary {
-    let backend = RunBackend::Import;
-    let info = RunInfo { backend, points: vec![(0, vec![])], repeat: 1, ..info() };
-    let run = RunDir::create(root, &info).unwrap();
-    let key = TrialKey { point_id: 0, trial: 1, seed: 0, epoch: run.next_epoch() };
-    let mut writer = run.begin_trial(key, &[phase("both", 0, 12, true)], clocks()).unwrap();
-    rows(&mut writer);
-    writer.commit(&verdict(Status::Ok, &[])).unwrap();
-    run.finish(RunStatus::Complete).unwrap();
-    RunSummary::compute(run.path(), TrialFilter::default()).unwrap()
+    let info = RunInfo { backend: RunBackend::Import, ..info() };
+    summary_of_phases(root, info, &[phase("both", 0, 12, true)], rows)
+}
+
+/// Two connections to one server, one after the other.
+#[test]
+fn a_flow_of_an_import_counts_only_in_phases_in_which_it_has_data() {
+    let rows = |writer: &mut TrialWriter<'_>| {
+        for step in (0..59_u32).chain(61..119) {
+            let interval = wire::Interval {
+                at_ns: at_ns(1, f64::from(step + 1) / 10.0),
+                flow_id: format!("first/{}", step / 60),
+                group: "first".into(),
+                side: Side::Receiver.into(),
+                seconds: 0.1,
+                bytes: 500_000,
+                ..Default::default()
+            };
+            push(writer, "dst", Of::Interval(interval));
+        }
+    };
+    let phases = [phase("one", 0, 6, true), phase("two", 6, 12, true)];
+    // The flows in Mbit/s, their mean and Jain's index, in the first phase.
+    let numbers = |info: RunInfo| {
+        let root = tempfile::tempdir().unwrap();
+        let summary = summary_of_phases(root.path(), info, &phases, rows);
+        let of = |scope, subject, metric| {
+            let found = summary.summary.find(0, "one", scope, subject, metric, "mean");
+            found.map(|row| row.value)
+        };
+        let mbit = |bps: Option<f64>| bps.map(|bps| (bps / 1e6).round());
+        (
+            ["first/0", "first/1"].map(|flow| mbit(of(Scope::Flow, flow, "throughput"))),
+            mbit(of(Scope::Group, "first", "throughput_per_flow_mean")),
+            of(Scope::Group, "first", "jain_fairness_of_mean"),
+        )
+    };
+    let import = RunInfo { backend: RunBackend::Import, ..info() };
+    assert_eq!(numbers(import), ([Some(40.0), None], Some(40.0), None));
+    // The plan of a run has both flows in both phases.
+    let run = RunInfo { resolved_text: PLAN.into(), ..info() };
+    assert_eq!(numbers(run), ([Some(40.0), Some(0.0)], Some(20.0), Some(0.5)));
 }
 
 /// Of three flows, one has intervals of its receiver, one has intervals of its sender, and one has samples of its sender only.

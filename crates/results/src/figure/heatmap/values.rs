@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ccbench_proto::metric::{Scope, WHOLE_TRIAL};
+use ccbench_proto::metric::{Metric, Scope, WHOLE_TRIAL, find};
 
 use crate::csv::{Cell, Table, quoted};
 use crate::display::readable;
@@ -245,12 +245,19 @@ fn rows(data: &Selection, summary: &Summary) -> Result<Vec<PointRow>> {
         }
     };
     let Some(chosen) = chosen else { return Ok(vec![]) };
-    let (of, stat) = (subject(chosen), chosen.stat);
-    Ok(of_metric
-        .into_iter()
-        .filter(|row| subject(row) == of && row.stat == stat)
-        .cloned()
-        .collect())
+    let of = subject(chosen);
+    let of_subject: Vec<&PointRow> =
+        of_metric.iter().copied().filter(|row| subject(row) == of).collect();
+    Ok(of_statistic(&of_subject, name, chosen))
+}
+
+/// Returns the rows with the default statistic of a metric, as in `[[expect]]`. If no point has that, they are those with the statistic of
+/// the chosen row.
+fn of_statistic(rows: &[&PointRow], name: &str, chosen: &PointRow) -> Vec<PointRow> {
+    let default = find(name, chosen.scope).map(Metric::default_stat);
+    let default = default.filter(|stat| rows.iter().any(|row| row.stat == *stat));
+    let stat = default.unwrap_or(chosen.stat);
+    rows.iter().filter(|row| row.stat == stat).map(|row| (*row).clone()).collect()
 }
 
 /// Returns whether the filters accept a row's group, flow or link.

@@ -25,6 +25,11 @@ impl GroupPhase {
         }
     }
 
+    /// Returns whether a flow has intervals or samples in this phase.
+    pub(super) fn has(&self, flow: &str) -> bool {
+        [&self.received, &self.sent, &self.acked].iter().any(|of| of.contains_key(flow))
+    }
+
     /// Returns the seconds that the group's intervals cover; `None` if it does not run in this phase. `allowed` is from the plan.
     pub(super) fn covered_s(&self, phase: &PhaseRecord, allowed: Option<bool>) -> Option<f64> {
         let (transferred, _) = self.transferred();

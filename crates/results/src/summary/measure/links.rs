@@ -36,7 +36,8 @@ pub(super) fn read(
 }
 
 impl RowCollector<'_> {
-    pub(super) fn links(&mut self, lines: &Lines) {
+    /// Adds the metrics of links. In the simulator, no packet passes a link before the trial.
+    pub(super) fn links(&mut self, lines: &Lines, is_simulated: bool) {
         let counters = |end: &str, line: usize| {
             ["drops_pkts", "marks_pkts"].map(|name| lines.number(&format!("{name}.{end}"), line))
         };
@@ -59,7 +60,15 @@ impl RowCollector<'_> {
             let first = firsts.get(&(trial, link.clone()));
             let at_end = first.map_or(last, |first| first.at_end(position, last));
             let counted = at_end.map(|count| count.unwrap_or(0.0));
-            let past = before.insert((trial, link.clone()), counted).unwrap_or_default();
+            let past = before.insert((trial, link.clone()), counted);
+            // The sample at the start has what was counted before the trial, such as losses of the pings that measure base RTTs.
+            let past = past.unwrap_or_else(|| {
+                let interval_s = self.schedule.queue_interval_s(trial.0);
+                let first_s = lines.number("t_s.first", line);
+                let is_at_start = !is_simulated && first_s.is_some_and(|at_s| at_s <= interval_s);
+                let at_start = is_at_start.then(|| counters("first", line));
+                at_start.unwrap_or_default().map(|count| count.unwrap_or(0.0))
+            });
             if self.measured_phase(trial, &phase).is_none() {
                 continue;
             }

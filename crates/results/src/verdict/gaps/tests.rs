@@ -174,3 +174,26 @@ fn probes_may_be_lost_slow_or_unfinished_but_not_left_out() {
     assert!(found[1].ends_with("(limit 6.00 s); 50 % of the time"), "{found:?}");
     assert_eq!(judged(&[], &[]), [""; 0], "dead probes have a reason of their own");
 }
+
+/// A quarter of the samples of the first 40 s is missing. Those of the last 20 s, the timeout, are not expected.
+#[test]
+fn samples_that_are_not_expected_do_not_replace_missing_ones() {
+    let plan = r#"
+        [probes.echo]
+        kind = "ping"
+        from = "a"
+        to = "b"
+        every = "100ms"
+        timeout = "20s"
+    "#;
+    let (mut check, span) = check(plan);
+    for nth in (0..600_u64).filter(|nth| *nth >= 400 || nth % 4 != 3) {
+        let at_ns = nth * 100_000_000;
+        let probe = Probe { at_ns, probe_id: "echo".into(), ..Probe::default() };
+        check.row("a", span, &Of::Probe(probe));
+    }
+    let found = messages(check);
+    assert_eq!(found.len(), 1, "{found:?}");
+    let wanted = "probes.echo: 301 of 400 samples, 25 % missing (at least 90 % required)";
+    assert!(found[0].ends_with(wanted), "{found:?}");
+}
