@@ -112,6 +112,16 @@ fn a_token_gives_one_certificate() {
     let cut = &kept[..kept.len() - 1];
     let malformed = join(&bench, &service, cut, "refused");
     assert_eq!(malformed.status.code(), Some(2), "{}", text(&malformed));
+    assert!(err(&malformed).contains("this is not a join token"), "{}", text(&malformed));
+    let secret = kept.rsplit(':').next().unwrap();
+    let printed = text(&malformed);
+    assert!(!printed.contains(&secret[..secret.len() - 1]), "{printed}");
+    // A space in a copied token.
+    let (before, after) = kept.split_at(kept.len() - 16);
+    let parted = join_with(&bench, &service, before, "refused", &[after]);
+    assert_eq!(parted.status.code(), Some(2), "{}", text(&parted));
+    let printed = text(&parted);
+    assert!(!printed.contains(after), "{printed}");
 
     // Only root can give the key to another user.
     let uid = match std::fs::metadata(bench.path("")).unwrap().uid() {

@@ -38,6 +38,15 @@ pub fn command_hint(error: &clap::Error, words: &[OsString]) -> Option<&'static 
         .then_some("write `--` before the COMMAND: ccbench link [OPTIONS] -- COMMAND")
 }
 
+/// Whether an error names an argument of `join` that may be a part of a token: one without `--token`, or the rest of one with a space.
+pub fn may_name_token(error: &clap::Error, words: &[OsString]) -> bool {
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else {
+        return false;
+    };
+    let is_join = words.get(1).is_some_and(|word| word.as_os_str() == "join");
+    is_join && error.kind() == ErrorKind::UnknownArgument && !argument.starts_with('-')
+}
+
 /// Sub-commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -376,6 +385,18 @@ mod tests {
         assert!(missing.is_some_and(|hint| hint.contains("-- COMMAND")), "{missing:?}");
         assert_eq!(hint("ccbench-agent link --rat 10mbit"), None);
         assert_eq!(hint("ccbench-agent clean true"), None);
+    }
+
+    #[test]
+    fn an_argument_of_join_that_may_be_a_token_is_not_printed() {
+        let names = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            may_name_token(&Cli::try_parse_from(&words).unwrap_err(), &words)
+        };
+        assert!(names("ccbench-agent join --controller n:1 ccbench-join-1:ab:cd"));
+        assert!(names("ccbench-agent join --controller n:1 --token ccbench-join-1:ab :cd"));
+        assert!(!names("ccbench-agent join --controler n:1"));
+        assert!(!names("ccbench-agent clean true"));
     }
 
     #[test]

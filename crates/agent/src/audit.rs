@@ -1,4 +1,4 @@
-//! The audit log: one JSON object per line for every accepted or refused RPC, every refused connection, and every change to the
+//! The audit log: one JSON object per line for accepted and refused RPCs, refused connections, and every change to the
 //! machine. A thread writes it, so that no request waits for the disk. Entries that do not fit into its queue are counted.
 
 use std::fs::{File, OpenOptions};
@@ -20,9 +20,9 @@ use crate::clock;
 use crate::error::AgentError;
 use crate::undo::Outcome;
 
-mod refusals;
+mod limits;
 
-use refusals::{Refusals, Unlogged};
+use limits::{Calls, Limits, Unlogged};
 
 /// The log's name in the state directory.
 pub const FILE: &str = "audit.ndjson";
@@ -38,6 +38,8 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 /// The wait for room in the queue: attempts after the first, and the time between two.
 const FLUSH_RETRIES: u32 = 200;
 const FLUSH_RETRY: Duration = Duration::from_millis(10);
+/// The result of an accepted call.
+const ACCEPTED: &str = "Ok";
 /// Limit of a text from a client in an entry, in bytes.
 const MAX_TEXT_BYTES: usize = 1024;
 
@@ -81,8 +83,15 @@ enum What {
     Start { agent_version: &'static str },
     /// A call of an RPC.
     Rpc(Call),
-    /// Refused or failed calls that have no entry of their own.
-    Calls { identity: String, serial: String, result: &'static str, calls: u64 },
+    /// Calls that have no entry of their own: refused or failed ones of any RPC, or accepted ones of one RPC.
+    Calls {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        rpc: Option<&'static str>,
+        identity: String,
+        serial: String,
+        result: &'static str,
+        calls: u64,
+    },
     /// A refused connection.
     Connection { peer: String, result: &'static str, message: String },
     /// Refused connections that have no entry of their own.
@@ -92,6 +101,13 @@ enum What {
         #[serde(flatten)]
         trial: Trial,
         change: String,
+    },
+    /// A client resets the trial of another client.
+    Reset {
+        #[serde(flatten)]
+        trial: Trial,
+        by: String,
+        by_serial: String,
     },
     /// Changes that were undone, and those that could not be.
     Undo {
@@ -266,6 +282,14 @@ impl Audit {
         }
     }
 
+    /// Records that this client resets the trial of another one.
+    pub fn reset_by_other(&self, by: &Identity) {
+        if self.is_open() {
+            let (by, by_serial) = (short(&by.name), by.serial.clone());
+            self.record(What::Reset { trial: self.trial(), by, by_serial });
+        }
+    }
+
     /// Records what was undone.
     pub fn undone(&self, outcome: &Outcome) {
         if self.is_open() && *outcome != Outcome::default() {
@@ -338,18 +362,18 @@ struct Writer {
     lost: Arc<AtomicU64>,
     /// An entry that waits for equal ones, and how many there were.
     held: Option<(Entry, u64)>,
-    refusals: Refusals,
+    limits: Limits,
 }
 
 impl Writer {
     fn new(file: LogFile, lost: Arc<AtomicU64>) -> Self {
-        Self { file, lost, held: None, refusals: Refusals::default() }
+        Self { file, lost, held: None, limits: Limits::default() }
     }
 
     /// Writes until the last sender is gone.
     fn run(mut self, entries: &Receiver<Message>) {
         loop {
-            let next = match self.held.is_some() || self.refusals.has_unlogged() {
+            let next = match self.held.is_some() || self.limits.has_unlogged() {
                 true => entries.recv_timeout(HOLD),
                 false => entries.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
@@ -363,7 +387,7 @@ impl Writer {
                 Err(RecvTimeoutError::Timeout) => {
                     self.write_held();
                     let (_, realtime_ns) = clock::now_both_ns();
-                    self.end_refusals(realtime_ns);
+                    self.end_limits(realtime_ns);
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     self.write_all();
@@ -374,22 +398,21 @@ impl Writer {
     }
 
     fn take(&mut self, entry: Entry) {
-        self.end_refusals(entry.realtime_ns);
+        self.end_limits(entry.realtime_ns);
         // Also checked here, because calls without a line of their own can arrive for a long time.
         let is_over = |held: &Entry| entry.realtime_ns.abs_diff(held.realtime_ns) >= HOLD_NS;
         if self.held.as_ref().is_some_and(|(held, _)| is_over(held)) {
             self.write_held();
         }
-        if let What::Rpc(call) = &entry.what
-            && call.result != "Ok"
-            && !self.refusals.add(&call.identity, &call.serial, entry.realtime_ns)
-        {
-            return;
-        }
         if let Some((held, calls)) = &mut self.held
             && held.what == entry.what
         {
             *calls += 1;
+            return;
+        }
+        if let What::Rpc(call) = &entry.what
+            && !self.limits.add(call, entry.realtime_ns)
+        {
             return;
         }
         self.write_held();
@@ -403,13 +426,13 @@ impl Writer {
     fn write_all(&mut self) {
         self.write_held();
         let (_, realtime_ns) = clock::now_both_ns();
-        for unlogged in self.refusals.take() {
+        for unlogged in self.limits.take() {
             self.write(&Entry::of_unlogged(unlogged, realtime_ns), 1);
         }
     }
 
-    fn end_refusals(&mut self, realtime_ns: i64) {
-        for unlogged in self.refusals.end(realtime_ns) {
+    fn end_limits(&mut self, realtime_ns: i64) {
+        for unlogged in self.limits.end(realtime_ns) {
             self.write(&Entry::of_unlogged(unlogged, realtime_ns), 1);
         }
     }
@@ -434,13 +457,15 @@ impl Writer {
 }
 
 impl Entry {
-    fn of_unlogged(Unlogged { identity, serial, calls }: Unlogged, realtime_ns: i64) -> Self {
-        Self { realtime_ns, what: What::Calls { identity, serial, result: "refused", calls } }
+    fn of_unlogged(Unlogged { of, calls }: Unlogged, realtime_ns: i64) -> Self {
+        let Calls { identity, serial, accepted: rpc } = of;
+        let result = if rpc.is_some() { ACCEPTED } else { "refused" };
+        Self { realtime_ns, what: What::Calls { rpc, identity, serial, result, calls } }
     }
 
     /// Whether this is an accepted read of the clock: a controller makes 64 in a row.
     fn is_repeated(&self) -> bool {
-        let is_read = |call: &Call| call.rpc == Rpc::Clock.name() && call.result == "Ok";
+        let is_read = |call: &Call| call.rpc == Rpc::Clock.name() && call.result == ACCEPTED;
         matches!(&self.what, What::Rpc(call) if is_read(call))
     }
 

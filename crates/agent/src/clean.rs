@@ -6,6 +6,8 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ccbench_io::owner::check_state_root;
+
 use crate::sockets::journal;
 use crate::undo::{
     Discard, JournalError, Outcome, STATE_DIR_PREFIX, default_state_dir, lock, netns_inode,
@@ -25,7 +27,8 @@ pub struct Cleaned {
 }
 
 /// Rolls back every journal under `root` that belongs to this network namespace and to no living agent. Removes the
-/// state directories of dead agents, in any namespace, that hold no journal entries and no other files.
+/// state directories of dead agents, in any namespace, that hold no journal entries and no other files. Leaves `root` alone if another
+/// user has made it or can change it; [`sweep`](crate::testbed::sweep::sweep) reports that.
 ///
 /// # Errors
 /// A journal cannot be read or rewritten.
@@ -42,7 +45,8 @@ fn clean_state_dirs(root: &Path, cleaned: &mut Cleaned) -> Result<(), JournalErr
     let is_own = |name: &OsStr| {
         Some(name) == own.file_name() || name.to_string_lossy().starts_with(&of_links)
     };
-    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+    let entries = check_state_root(root).and_then(|()| std::fs::read_dir(root));
+    let entries = entries.into_iter().flatten().flatten();
     let mut dirs: Vec<(OsString, PathBuf)> = entries
         .map(|entry| (entry.file_name(), entry.path()))
         .filter(|(name, _)| is_own(name) || is_state_dir(name))
@@ -123,5 +127,23 @@ mod tests {
         assert_eq!(journal, "of another namespace");
         assert!(live.exists() && other.iter().all(|dir| dir.exists()));
         drop(held);
+    }
+
+    #[test]
+    fn journals_below_a_root_that_others_can_change_are_left_alone() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join(default_state_dir().file_name().unwrap());
+        std::fs::create_dir(&dir).unwrap();
+        let [journal, victim] = ["undo.ndjson", "victim"].map(|name| dir.join(name));
+        std::fs::write(&journal, "chosen by another user\n").unwrap();
+        std::fs::write(&victim, "of the user").unwrap();
+        std::os::unix::fs::symlink(&victim, ccbench_io::replace::staged(&journal)).unwrap();
+        std::fs::set_permissions(root.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+        let mut cleaned = Cleaned::default();
+        clean_state_dirs(root.path(), &mut cleaned).unwrap();
+        assert!(cleaned.is_nothing(), "{cleaned:?}");
+        assert!(!dir.join("lock").exists() && victim.exists());
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "of the user");
     }
 }

@@ -33,6 +33,14 @@ pub enum AgentError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A request names a file that this node does not hold.
+    #[error("the file `{name}` (sha256 {sha256}) was not sent, or its connection has ended")]
+    FileNotSent {
+        /// Its name in the plan.
+        name: String,
+        /// Its SHA-256 in the request.
+        sha256: String,
+    },
     /// The request does not fit the session's state.
     #[error(transparent)]
     Refused(#[from] Refused),
@@ -117,6 +125,25 @@ pub enum AgentError {
     /// A kernel setting could not be read or written.
     #[error(transparent)]
     Sysctl(#[from] SysctlError),
+    /// A kernel setting would delete IPv6 addresses and routes.
+    #[error(
+        "sysctl {name}: the kernel would delete the IPv6 addresses and routes of {dev}, and no undo brings them back; disable IPv6 by hand \
+         before the experiment, or run the plan in network namespaces"
+    )]
+    DisablesIpv6 {
+        /// The sysctl's name in the plan.
+        name: String,
+        /// An interface with IPv6.
+        dev: String,
+    },
+    /// The IPv6 addresses of an interface could not be read.
+    #[error("read the IPv6 addresses of {dev}: {source}")]
+    Ipv6Addresses {
+        /// The interface.
+        dev: String,
+        /// Why.
+        source: ShaperError,
+    },
     /// The kernel has no such congestion control.
     #[error("flow {group}: this kernel has no congestion control `{cc}`{source}")]
     CongestionControl {

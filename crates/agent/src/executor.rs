@@ -18,6 +18,7 @@ use crate::boot_loader::Boot;
 use crate::clock;
 use crate::error::AgentError;
 use crate::event::event;
+use crate::files::{self, Contents, Files};
 use crate::flow::FlowSource;
 use crate::interfaces::Interfaces;
 use crate::probe::ping::LINGER_NS;
@@ -26,20 +27,26 @@ use crate::sockets::allowed::AllowedModules;
 use crate::sockets::supplied::AllowedDigests;
 use crate::sockets::verify;
 use crate::testbed::identity::boot_id;
-use crate::undo::{Outcome, Undo};
+use crate::undo::Undo;
 
 mod acks;
 mod boot;
 mod captures;
+mod choices;
 mod clock_steps;
 mod generation;
+mod ipv6;
 mod modules;
+mod offloads;
 mod outbox;
 mod prepare;
+mod read;
+mod reset;
 mod rows;
 mod run;
 mod samples;
 mod scopes;
+mod sending;
 mod start;
 mod timed_link;
 mod traffic;
@@ -50,10 +57,11 @@ pub use acks::OpenAcks;
 use captures::Captures;
 use outbox::Outbox;
 pub use outbox::Outgoing;
-#[doc(hidden)]
-pub use prepare::task_of;
 use prepare::{PrepareContext, Trial};
+#[doc(hidden)]
+pub use read::task_of;
 use samples::{SampleTask, SamplerThread};
+use sending::{LastRows, Sending};
 use start::{check_start, start_late};
 use timed_link::TimedLink;
 
@@ -94,6 +102,7 @@ pub struct Dependencies {
 pub struct Handle {
     requests: mpsc::Sender<ExecutorRequest>,
     status: watch::Receiver<NodeStatus>,
+    files: Files,
 }
 
 /// The state of a node between trials.
@@ -105,6 +114,8 @@ pub struct NodeStatus {
     pub last_run_id: String,
     /// Changes that could not be undone; until they are, the node accepts no trial.
     pub not_undone: Vec<String>,
+    /// The last running trial that another client's reset ended: its generation, and who ended it.
+    pub reset_by_other: Option<(u64, String)>,
 }
 
 type Responder<T> = oneshot::Sender<Result<T, AgentError>>;
@@ -114,7 +125,7 @@ enum ExecutorRequest {
     Check(Box<wire::PrepareRequest>, Option<ConnectionHandle>, Responder<()>),
     Prepare(Box<wire::PrepareRequest>, Option<ConnectionHandle>, Responder<wire::PrepareReply>),
     Run(wire::RunRequest, Option<u64>, Responder<mpsc::Receiver<Outgoing>>),
-    Reset(wire::ResetRequest, Responder<wire::ResetReply>),
+    Reset(wire::ResetRequest, Option<ConnectionHandle>, Responder<wire::ResetReply>),
     Reboot(wire::RebootRequest, Option<ConnectionHandle>, Responder<wire::RebootReply>),
 }
 
@@ -164,17 +175,14 @@ impl Handle {
         self.ask(|answer| ExecutorRequest::Run(request, connection, answer)).await
     }
 
+    /// Returns the files that controllers have sent.
+    pub fn files(&self) -> &Files {
+        &self.files
+    }
+
     /// Returns the state of the node between trials.
     pub fn status(&self) -> NodeStatus {
         self.status.borrow().clone()
-    }
-
-    /// Restores the node's original state.
-    ///
-    /// # Errors
-    /// Another run's trial holds the node, or the agent is stopping.
-    pub async fn reset(&self, request: wire::ResetRequest) -> Result<wire::ResetReply, AgentError> {
-        self.ask(|answer| ExecutorRequest::Reset(request, answer)).await
     }
 }
 
@@ -183,28 +191,16 @@ pub fn spawn(deps: Dependencies) -> Handle {
     let (requests, inbox) = mpsc::channel(8);
     let (generation, last_run_id) =
         deps.generation_file.as_deref().map(generation::read).unwrap_or_default();
-    let status = NodeStatus { generation, last_run_id, not_undone: Vec::new() };
+    let status = NodeStatus { generation, last_run_id, ..NodeStatus::default() };
     let (send_status, status) = watch::channel(status);
-    let mut executor = Executor {
-        deps,
-        status: send_status,
-        session: NodeSession {
-            generation,
-            boot_id: boot_id().unwrap_or_default(),
-            ..NodeSession::default()
-        },
-        trial: Trial::default(),
-        lease_end_ns: None,
-        controller: None,
-        after_run_ns: ENDED_LEASE_NS,
-        running: None,
-    };
+    let files = Files::default();
+    let mut executor = Executor::new(deps, files.clone(), send_status);
     if !executor.deps.undo.is_empty() {
         let outcome = executor.deps.undo.undo_all(&*executor.deps.interfaces);
         executor.note_left(&outcome);
     }
     tokio::spawn(executor.work(inbox));
-    Handle { requests, status }
+    Handle { requests, status, files }
 }
 
 /// A running trial.
@@ -221,6 +217,7 @@ struct Running {
 
 struct Executor {
     deps: Dependencies,
+    files: Files,
     status: watch::Sender<NodeStatus>,
     session: NodeSession,
     trial: Trial,
@@ -228,18 +225,41 @@ struct Executor {
     lease_end_ns: Option<u64>,
     /// The connection that prepared the trial.
     controller: Option<ConnectionHandle>,
+    /// The name of the client that prepared the trial, if it came over a connection.
+    prepared_by: Option<String>,
     after_run_ns: u64,
     running: Option<Running>,
+    /// The transfer of the files of a trial whose timeline is over.
+    sending: Option<Sending>,
 }
 
 enum Wake {
     Request(Option<ExecutorRequest>),
     Lease,
     Ended { broken: bool },
+    Sent,
     ControllerLost,
 }
 
 impl Executor {
+    fn new(deps: Dependencies, files: Files, status: watch::Sender<NodeStatus>) -> Self {
+        let generation = status.borrow().generation;
+        let boot_id = boot_id().unwrap_or_default();
+        Self {
+            deps,
+            files,
+            status,
+            session: NodeSession { generation, boot_id, ..NodeSession::default() },
+            trial: Trial::default(),
+            lease_end_ns: None,
+            controller: None,
+            prepared_by: None,
+            after_run_ns: ENDED_LEASE_NS,
+            running: None,
+            sending: None,
+        }
+    }
+
     async fn work(mut self, mut inbox: mpsc::Receiver<ExecutorRequest>) {
         loop {
             match self.wake(&mut inbox).await {
@@ -249,6 +269,7 @@ impl Executor {
                     return;
                 }
                 Wake::Ended { broken } => self.ended(broken).await,
+                Wake::Sent => self.sent(),
                 Wake::Lease => self.lost("the lease ended without a request").await,
                 Wake::ControllerLost => self.lost("the controller is gone").await,
             }
@@ -274,6 +295,15 @@ impl Executor {
                 None => std::future::pending().await,
             }
         };
+        let sending = async {
+            match &mut self.sending {
+                Some(sending) => match sending.ended().await {
+                    true => Wake::Sent,
+                    false => Wake::ControllerLost,
+                },
+                None => std::future::pending().await,
+            }
+        };
         let controller = async {
             match &mut self.controller {
                 Some(connection) => connection.wait().await,
@@ -285,18 +315,21 @@ impl Executor {
             () = controller => Wake::ControllerLost,
             () = lease => Wake::Lease,
             wake = running => wake,
+            wake = sending => wake,
         }
     }
 
     async fn apply(&mut self, request: ExecutorRequest) {
         match request {
             ExecutorRequest::Check(request, controller, answer) => {
-                let checked = self.check(&request, controller.as_ref()).await;
+                let checked = self.check(request, controller.as_ref()).await;
                 let _ = answer.send(checked);
             }
             ExecutorRequest::Prepare(request, controller, answer) => {
-                let reply = self.prepare(&request, controller.as_ref()).await;
+                let reply = self.prepare(request, controller.as_ref()).await;
                 if reply.is_ok() {
+                    self.prepared_by =
+                        controller.as_ref().map(|client| client.identity().name.clone());
                     self.controller = controller;
                 }
                 // If the requester is gone, the lease ends the trial.
@@ -309,17 +342,8 @@ impl Executor {
             ExecutorRequest::Reboot(request, controller, answer) => {
                 let _ = answer.send(self.reboot(&request, controller.as_ref()));
             }
-            ExecutorRequest::Reset(wire::ResetRequest { run_id, epoch }, answer) => {
-                let outcome = match self.step(Command::Reset { run_id, epoch }) {
-                    Ok(_) => self.undo().await,
-                    Err(error) => {
-                        let _ = answer.send(Err(error));
-                        return;
-                    }
-                };
-                // The audit log already has the changes that were given up.
-                let Outcome { undone, failed, .. } = outcome;
-                let _ = answer.send(Ok(wire::ResetReply { undone, failed }));
+            ExecutorRequest::Reset(request, client, answer) => {
+                let _ = answer.send(self.reset(request, client.as_ref()).await);
             }
         }
     }
@@ -333,27 +357,33 @@ impl Executor {
 
     async fn check(
         &mut self,
-        request: &wire::PrepareRequest,
+        request: Box<wire::PrepareRequest>,
         controller: Option<&ConnectionHandle>,
     ) -> Result<(), AgentError> {
-        let task = prepare::task_without_traces(request)?;
         self.check_clean().await?;
-        self.session.clone().on(prepare::command(request, controller))?;
+        // Before the plan is read: another client's plan must cost a running trial nothing.
+        self.session.clone().on(prepare::command(&request, controller))?;
+        let without_traces: read::ReadTask = |request, _| read::task_without_traces(request);
+        let (request, files, task) =
+            read::beside_runtime(request, Contents::new(), without_traces).await?;
         self.check_boot(&task, controller)?;
-        let mut context = PrepareContext::of(&mut self.deps, request, controller);
+        let mut context = PrepareContext::of(&mut self.deps, &request, &files, controller);
         prepare::check(&task, &mut context).await?;
         prepare::check_sent_ccs(&task, &request.node, verify::check_exists).await
     }
 
     async fn prepare(
         &mut self,
-        request: &wire::PrepareRequest,
+        mut request: Box<wire::PrepareRequest>,
         controller: Option<&ConnectionHandle>,
     ) -> Result<wire::PrepareReply, AgentError> {
-        let task = prepare::task_of(request)?;
         self.check_clean().await?;
-        let command = prepare::command(request, controller);
-        self.check_running(&task, command.clone())?;
+        let command = prepare::command(&request, controller);
+        // As in `check`. The session cannot change until the step below: this task handles one request at a time.
+        self.session.clone().on(command.clone())?;
+        let files = files::resolve(&self.files, &mut request)?;
+        let (request, files, task) = read::beside_runtime(request, files, read::task_with).await?;
+        self.check_running(&task)?;
         self.step(command)?;
         let generation = self.session.generation;
         let client = controller.map(ConnectionHandle::identity);
@@ -363,7 +393,7 @@ impl Executor {
         });
         let file = self.deps.generation_file.as_deref();
         let kept = file.map(|file| generation::write(file, generation, &request.run_id));
-        let mut context = PrepareContext::of(&mut self.deps, request, controller);
+        let mut context = PrepareContext::of(&mut self.deps, &request, &files, controller);
         let made = match kept.transpose() {
             Ok(_) => prepare::prepare(task, &mut context, &mut self.trial).await,
             Err(error) => Err(error.into()),
@@ -483,41 +513,44 @@ impl Executor {
         awake
     }
 
-    /// Ends the timeline: sends the last rows, then waits for the reset.
+    /// Ends the timeline: sends the last rows, and begins to send the files.
     async fn ended(&mut self, broken: bool) {
-        if let Some(running) = self.running.take() {
-            let (sampler, captures, acks) = (running.sampler, running.captures, running.acks);
-            let stop = move || (sampler.stop(), captures.stop(), acks.map(AckThread::stop));
-            let (finished, captured, acks) = blocking::run(stop).await;
-            self.keep_links(finished.links);
-            for row in finished.rows {
-                running.out.send(row).await;
-            }
-            if let Some(left) = acks {
-                left.send(&running.out).await;
-            }
-            captured.send(&running.out).await;
-            let emit_error = |what, message| {
-                running.out.offer(Of::Event(event(Kind::AgentError(NoData {}), what, message)));
-            };
-            if broken {
-                emit_error(
-                    "timeline",
-                    "panicked (a bug in ccbench): flows, probes and phases were abandoned",
-                );
-            }
-            if finished.broken {
-                emit_error(
-                    "samples",
-                    "the thread panicked (a bug in ccbench): sampling stopped, links were removed",
-                );
-            }
-            let counts = self.trial.attached.counts().into_iter().chain(self.trial.ecn.counts());
-            for event in counts.chain(self.trial.cc.losses()) {
-                running.out.offer(Of::Event(event));
-            }
-            running.out.done(finished.late, finished.missed);
+        let Some(running) = self.running.take() else { return };
+        let (sampler, captures, acks) = (running.sampler, running.captures, running.acks);
+        let stop = move || (sampler.stop(), captures.stop(), acks.map(AckThread::stop));
+        let (finished, captured, acks) = blocking::run(stop).await;
+        self.keep_links(finished.links);
+        for row in finished.rows {
+            running.out.send(row).await;
         }
+        if let Some(left) = acks {
+            left.send(&running.out).await;
+        }
+        let mut events = Vec::new();
+        let error = |what: &str, message: &str| event(Kind::AgentError(NoData {}), what, message);
+        if broken {
+            events.push(error(
+                "timeline",
+                "panicked (a bug in ccbench): flows, probes and phases were abandoned",
+            ));
+        }
+        if finished.broken {
+            events.push(error(
+                "samples",
+                "the thread panicked (a bug in ccbench): sampling stopped, links were removed",
+            ));
+        }
+        events.extend(self.trial.attached.counts());
+        events.extend(self.trial.ecn.counts());
+        events.extend(self.trial.cc.losses());
+        let last = LastRows { events, late: finished.late, missed: finished.missed };
+        self.sending = Some(Sending::start(captured, last, running.out));
+    }
+
+    /// Ends the trial: the controller has everything. Waits for the reset.
+    fn sent(&mut self) {
+        // Ends the stream.
+        self.sending = None;
         if let Err(error) = self.step(Command::RunDone) {
             tracing::error!(%error, "could not end the trial");
         }

@@ -1,6 +1,7 @@
 //! Files that controllers send before a trial: traces and supplied congestion controls. They are kept while the
 //! connection that sent them is open. Their total size, incomplete files included, is limited.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ccbench_proto::plan::digest_chunks;
@@ -10,9 +11,37 @@ use tokio_stream::{Stream, StreamExt as _};
 use tonic::Status;
 
 use crate::accept::ConnectionHandle;
+use crate::error::AgentError;
 
 /// The semaphore counts in KiB.
 const KIB: usize = 1024;
+/// Most files of a request: as many as a node can hold, because each takes at least a KiB.
+const MAX_FILES: usize = wire::MAX_FILES_BYTES / KIB;
+
+/// The content of a file. All that use it share it, because a request may name it many times. A received file's room is free
+/// again when the last of them has dropped it.
+#[derive(Debug)]
+pub struct Content {
+    bytes: Vec<u8>,
+    _room: Vec<OwnedSemaphorePermit>,
+}
+
+impl Content {
+    /// Returns the bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl From<Vec<u8>> for Content {
+    /// The limit of messages covers a file that is in a request.
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { bytes, _room: Vec::new() }
+    }
+}
+
+/// The files of a request, by their names in the plan.
+pub type Contents = BTreeMap<String, Arc<Content>>;
 
 /// The files received so far.
 #[derive(Debug, Clone)]
@@ -25,13 +54,12 @@ pub struct Files {
 struct File {
     connection: u64,
     sha256: String,
-    chunks: Vec<Vec<u8>>,
-    _room: Vec<OwnedSemaphorePermit>,
+    content: Arc<Content>,
 }
 
 impl Default for Files {
     fn default() -> Self {
-        let room = Arc::new(Semaphore::new(wire::MAX_FILES_BYTES / KIB));
+        let room = Arc::new(Semaphore::new(MAX_FILES));
         Self { held: Arc::default(), room }
     }
 }
@@ -61,18 +89,15 @@ impl Files {
             chunks.push(data);
         }
         let sha256 = digest_chunks(chunks.iter().map(Vec::as_slice));
-        let file =
-            File { connection: connection.id(), sha256: sha256.clone(), chunks, _room: room };
+        let mut bytes = Vec::with_capacity(chunks.iter().map(Vec::len).sum());
+        // Each part is freed once it is copied.
+        chunks.into_iter().for_each(|chunk| bytes.extend(chunk));
+        let content = Arc::new(Content { bytes, _room: room });
+        let file = File { connection: connection.id(), sha256: sha256.clone(), content };
         if self.hold(file) {
             self.drop_at_end(connection);
         }
         Ok(sha256)
-    }
-
-    /// Returns the content of a received file.
-    pub fn content(&self, sha256: &str) -> Option<Vec<u8>> {
-        let held = self.lock();
-        Some(held.iter().find(|file| file.sha256 == sha256)?.chunks.concat())
     }
 
     /// Keeps a file, and replaces the same file of the same connection. Returns whether the connection had no file.
@@ -97,28 +122,57 @@ impl Files {
     }
 }
 
-/// Adds the content of received files to a request that names them by digest.
+/// Takes the files out of a request, and adds the received ones that it names by digest. Copies no content.
 ///
 /// # Errors
-/// A file was not sent on an open connection.
-pub fn resolve(files: &Files, request: &mut wire::PrepareRequest) -> Result<(), Status> {
-    for (name, sha256) in std::mem::take(&mut request.file_digests) {
-        let content = files.content(&sha256).ok_or_else(|| {
-            // No refusal: the controller sends it again.
-            Status::not_found(format!(
-                "the file `{name}` (sha256 {sha256}) was not sent, or its connection has ended"
-            ))
-        })?;
-        request.files.insert(name, content);
+/// A file was not sent on an open connection, or there are more files than a node holds.
+pub fn resolve(files: &Files, request: &mut wire::PrepareRequest) -> Result<Contents, AgentError> {
+    let sent = std::mem::take(&mut request.files).into_iter();
+    let mut contents: Contents =
+        sent.map(|(name, bytes)| (name, Arc::new(Content::from(bytes)))).collect();
+    let digests = std::mem::take(&mut request.file_digests);
+    if digests.is_empty() {
+        return Ok(contents);
     }
-    Ok(())
+    let wrong = |reason: String| AgentError::Request { field: "file_digests", reason };
+    let count = contents.len() + digests.len();
+    if count > MAX_FILES {
+        let reason = format!("the request names {count} files; at most {MAX_FILES} are allowed");
+        return Err(wrong(reason));
+    }
+    let held = files.lock();
+    let held: BTreeMap<&str, &Arc<Content>> =
+        held.iter().map(|file| (file.sha256.as_str(), &file.content)).collect();
+    let mut bytes: usize = contents.values().map(|content| content.bytes.len()).sum();
+    let mut counted = BTreeSet::new();
+    for (name, sha256) in digests {
+        let Some(&content) = held.get(sha256.as_str()) else {
+            return Err(AgentError::FileNotSent { name, sha256 });
+        };
+        if counted.insert(sha256) {
+            bytes += content.bytes.len();
+        }
+        contents.insert(name, Arc::clone(content));
+    }
+    if bytes > wire::MAX_FILES_BYTES {
+        let limit_mib = wire::MAX_FILES_BYTES >> 20;
+        return Err(wrong(format!(
+            "the request's files have {bytes} bytes together; at most {limit_mib} MiB are allowed: use shorter traces"
+        )));
+    }
+    Ok(contents)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
+
+    /// Returns a request that names received files by digest.
+    fn naming<'a>(digests: impl IntoIterator<Item = (String, &'a String)>) -> wire::PrepareRequest {
+        let digests = digests.into_iter();
+        let file_digests = digests.map(|(name, sha256)| (name, sha256.clone())).collect();
+        wire::PrepareRequest { file_digests, ..Default::default() }
+    }
 
     fn chunks(
         count: usize,
@@ -132,24 +186,55 @@ mod tests {
         let files = Files::default();
         let (end, connection) = ConnectionHandle::example();
         let sha256 = files.receive(chunks(3, 1000), connection.clone()).await.unwrap();
-        assert_eq!(files.content(&sha256), Some(vec![7; 3000]));
         files.receive(chunks(3, 1000), connection).await.unwrap();
         assert_eq!(files.lock().len(), 1, "the same file is held once");
-        let request = || wire::PrepareRequest {
-            file_digests: BTreeMap::from([("a.trace".to_owned(), sha256.clone())]),
-            ..Default::default()
-        };
-        let mut with = request();
-        resolve(&files, &mut with).unwrap();
-        assert_eq!(with.files["a.trace"], vec![7; 3000]);
+        let request = || naming([("a.trace".to_owned(), &sha256)]);
+        let contents = resolve(&files, &mut request()).unwrap();
+        assert_eq!(contents["a.trace"].bytes(), [7; 3000]);
         drop(end);
-        while files.content(&sha256).is_some() {
+        while !files.lock().is_empty() {
             tokio::task::yield_now().await;
         }
         let lost = resolve(&files, &mut request()).unwrap_err();
-        assert_eq!(lost.code(), tonic::Code::NotFound);
-        assert!(lost.message().contains("a.trace"), "{lost}");
-        assert_eq!(files.room.available_permits(), wire::MAX_FILES_BYTES / KIB);
+        assert!(matches!(lost, AgentError::FileNotSent { .. }), "{lost}");
+        assert!(lost.to_string().contains("a.trace"), "{lost}");
+        assert_eq!(files.room.available_permits(), MAX_FILES - 3, "a request still has it");
+        drop(contents);
+        assert_eq!(files.room.available_permits(), MAX_FILES);
+    }
+
+    #[tokio::test]
+    async fn a_file_with_many_names_is_held_once() {
+        let files = Files::default();
+        let (_end, connection) = ConnectionHandle::example();
+        let sha256 = files.receive(chunks(2, 256 * KIB), connection).await.unwrap();
+        let sha256 = &sha256;
+        let name = |number| (format!("{number}.trace"), sha256);
+        let names = |count: usize| (0..count).map(name);
+        let contents = resolve(&files, &mut naming(names(14_000))).unwrap();
+        let first = &contents["0.trace"];
+        assert_eq!((contents.len(), first.bytes().len()), (14_000, 512 * KIB));
+        assert!(contents.values().all(|content| Arc::ptr_eq(content, first)));
+        let error = resolve(&files, &mut naming(names(MAX_FILES + 1))).unwrap_err().to_string();
+        assert!(error.contains("57345 files; at most 57344"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn the_files_of_a_request_are_bounded_together() {
+        let files = Files::default();
+        let (_end, connection) = ConnectionHandle::example();
+        let half = wire::MAX_FILES_BYTES / 2;
+        let parts = half / (256 * KIB);
+        let sha256 = files.receive(chunks(parts, 256 * KIB), connection).await.unwrap();
+        let with = |bytes: usize| {
+            // Two names of one file count once.
+            let mut request = naming(["a.trace", "b.trace"].map(|name| (name.to_owned(), &sha256)));
+            request.files.insert("c.trace".to_owned(), vec![7; bytes]);
+            resolve(&files, &mut request).map(|contents| contents.len())
+        };
+        assert_eq!(with(half).unwrap(), 3);
+        let error = with(half + 1).unwrap_err().to_string();
+        assert!(error.contains("at most 56 MiB"), "{error}");
     }
 
     #[tokio::test]

@@ -11,12 +11,13 @@ use ccbench_shaper::keep_awake::KeepAwake;
 use ccbench_shaper::offload::{self, Features, Offloads};
 use ccbench_shaper::saved::{self, SavedRoot};
 use ccbench_shaper::{Link, ShaperError, netlink, route, stack, user_link};
-use nix::ifaddrs::getifaddrs;
+use nix::ifaddrs::{InterfaceAddressIterator, getifaddrs};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::control_interface::{self, Peer};
+use crate::privileges::in_initial_user_namespace;
 
 /// Reads and changes interfaces of the calling thread's network namespace. Saved states are opaque JSON, for the undo
 /// journal.
@@ -39,6 +40,11 @@ pub trait Interfaces: Send + Sync {
     /// # Errors
     /// The kernel refused.
     fn is_host_interface(&self, dev: &str) -> Result<bool, ShaperError>;
+    /// Whether an interface has an IPv6 address that the kernel does not assign by itself: neither link-local nor loopback.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    fn has_assigned_ipv6(&self, dev: &str) -> Result<bool, ShaperError>;
     /// Returns the state of the interface's segmentation offloads; `None` if all are off.
     ///
     /// # Errors
@@ -97,14 +103,19 @@ impl Interfaces for Machine {
             let file = std::fs::metadata(format!("/proc/{process}/ns/net"));
             file.ok().map(|file| file.ino())
         };
-        // If process 1 cannot be inspected, assume that it is.
-        inode("1").is_none_or(|host| inode("self") == Some(host))
+        is_host(inode("self"), inode("1"), in_initial_user_namespace)
     }
     fn is_host_interface(&self, dev: &str) -> Result<bool, ShaperError> {
         if self.is_host_namespace() {
             return Ok(true);
         }
         Ok(stack::interfaces()?.iter().any(|one| one.name == dev && one.is_physical()))
+    }
+    fn has_assigned_ipv6(&self, dev: &str) -> Result<bool, ShaperError> {
+        Ok(addresses()?.filter(|i| i.interface_name == dev).any(|i| {
+            let v6 = i.address.and_then(|address| Some(address.as_sockaddr_in6()?.ip()));
+            v6.is_some_and(|ip| !ip.is_unicast_link_local() && !ip.is_loopback())
+        }))
     }
     fn save_offloads(&self, dev: &str) -> Result<Option<Value>, ShaperError> {
         if offload::get(dev)? == Offloads::OFF {
@@ -159,14 +170,27 @@ struct Saved<T> {
     state: T,
 }
 
+/// Whether a network namespace is the machine's. If process 1 cannot be inspected, assume that it is, except in a user namespace:
+/// there, the kernel permits no change to the machine's network.
+fn is_host(
+    own: Option<u64>,
+    of_process_1: Option<u64>,
+    in_initial_user_namespace: impl FnOnce() -> bool,
+) -> bool {
+    of_process_1
+        .map_or_else(|| own.is_none() || in_initial_user_namespace(), |host| own == Some(host))
+}
+
+fn addresses() -> Result<InterfaceAddressIterator, ShaperError> {
+    getifaddrs()
+        .map_err(|e| ShaperError::System { op: "list the interfaces' addresses", source: e.into() })
+}
+
 /// Returns the interface's Ethernet address, if it has one.
 fn address(dev: &str) -> Result<Option<[u8; 6]>, ShaperError> {
-    let all = getifaddrs().map_err(|e| ShaperError::System {
-        op: "list the interfaces' addresses",
-        source: e.into(),
-    })?;
-    let link =
-        all.filter(|i| i.interface_name == dev).find_map(|i| i.address?.as_link_addr()?.addr());
+    let link = addresses()?
+        .filter(|i| i.interface_name == dev)
+        .find_map(|i| i.address?.as_link_addr()?.addr());
     Ok(link)
 }
 
@@ -210,6 +234,15 @@ mod tests {
         let device = |name: &str| Machine.device(&Egress::Dev(name.to_owned()));
         assert_eq!(device("lo").unwrap(), "lo");
         assert!(matches!(device("nosuchdev0"), Err(ShaperError::NotFound { .. })));
+    }
+
+    #[test]
+    fn a_namespace_is_the_machines_unless_something_shows_otherwise() {
+        assert!(is_host(Some(7), Some(7), || false), "that of process 1");
+        assert!(!is_host(Some(7), Some(8), || true), "another one");
+        assert!(is_host(Some(7), None, || true), "process 1 cannot be inspected");
+        assert!(is_host(None, None, || false), "nothing can be inspected");
+        assert!(!is_host(Some(7), None, || false), "a testbed without root, in a user namespace");
     }
 }
 
@@ -268,6 +301,9 @@ pub(crate) mod fake {
         }
         fn is_host_interface(&self, dev: &str) -> Result<bool, ShaperError> {
             Ok(self.is_host || dev.starts_with("host"))
+        }
+        fn has_assigned_ipv6(&self, dev: &str) -> Result<bool, ShaperError> {
+            Ok(dev.starts_with("v6"))
         }
         fn save_offloads(&self, dev: &str) -> Result<Option<Value>, ShaperError> {
             Ok((dev != "plain").then(|| Value::from(dev)))

@@ -1,6 +1,7 @@
 //! `ccbench-agent join`: generates a key, and gets the node's first certificate for it from `ccbench pki serve`. The
 //! key never leaves the node. See [`ccbench_proto::join`].
 
+use std::fmt;
 use std::fs::{OpenOptions, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, fchown};
@@ -13,7 +14,7 @@ use ccbench_io::certificate::{Certificate, CertificateError, is_signed_by};
 use ccbench_io::console;
 use ccbench_io::replace::replace;
 use ccbench_proto::join::{
-    JoinReply, JoinRequest, JoinToken, JoinedNode, MAX_REPLY_BYTES, SERVER_NAME,
+    JoinReply, JoinRequest, JoinToken, JoinedNode, MAX_REPLY_BYTES, NotAToken, SERVER_NAME,
 };
 use rcgen::{CertificateParams, KeyPair};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -47,7 +48,7 @@ pub struct Args {
     pub controller: String,
     /// The token that `ccbench pki token` has printed
     #[arg(long, value_name = "TOKEN", env = "CCBENCH_JOIN_TOKEN", hide_env_values = true)]
-    pub token: JoinToken,
+    pub token: TokenText,
     /// Where node.key, node.pem, ca.pem and crl.pem are written
     #[arg(long, value_name = "DIR", default_value = "/etc/ccbench")]
     pub dir: PathBuf,
@@ -56,9 +57,28 @@ pub struct Args {
     pub user: Option<u32>,
 }
 
+/// What is given as a token. It is parsed later, because clap prints a value that cannot be parsed. `Debug` leaves it out, too.
+#[derive(Clone)]
+pub struct TokenText(String);
+
+impl From<String> for TokenText {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl fmt::Debug for TokenText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TokenText(…)")
+    }
+}
+
 /// Why a node has not joined.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
+    /// The token is not one. Its text may contain the secret of one, so it is not named.
+    #[error("--token or CCBENCH_JOIN_TOKEN: {0}")]
+    Token(#[from] NotAToken),
     /// The node already has a key or a certificate.
     #[error(
         "{} already exists; to give the node another certificate, remove node.key, node.pem, ca.pem and crl.pem there, or choose another \
@@ -164,6 +184,7 @@ pub enum AnswerError {
 /// The node already has files of a certificate, or gets none. No file is left then.
 pub fn main(args: &Args) -> Result<(), JoinError> {
     let Args { controller, token, dir, user } = args;
+    let token: JoinToken = token.0.parse()?;
     let files = [KEY, CERTIFICATE, AUTHORITY, REVOCATIONS].map(|name| dir.join(name));
     if let Some(exists) = files.iter().find(|file| file.exists()) {
         return Err(JoinError::Exists(exists.clone()));
@@ -174,8 +195,8 @@ pub fn main(args: &Args) -> Result<(), JoinError> {
     let [key_file, ..] = &files;
     // Written before the token is used: a certificate without its key is useless.
     write_key(key_file, &key.serialize_pem(), *user)?;
-    let joined = ask(args, &key).and_then(|joined| {
-        check(&joined, token, &key).map_err(|source| {
+    let joined = ask(controller, &token, &key).and_then(|joined| {
+        check(&joined, &token, &key).map_err(|source| {
             let controller = controller.clone();
             JoinError::Answer { controller, source }
         })?;
@@ -253,16 +274,16 @@ fn check(joined: &JoinedNode, token: &JoinToken, key: &KeyPair) -> Result<(), An
 }
 
 /// Requests a certificate.
-fn ask(args: &Args, key: &KeyPair) -> Result<JoinedNode, JoinError> {
+fn ask(controller: &str, token: &JoinToken, key: &KeyPair) -> Result<JoinedNode, JoinError> {
     let csr = CertificateParams::new(Vec::<String>::new())?.serialize_request(key)?.pem()?;
-    let request = JoinRequest { secret: args.token.secret().to_owned(), csr };
+    let request = JoinRequest { secret: token.secret().to_owned(), csr };
     let setup = |op| move |source| JoinError::Setup { op, source };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(setup("start the tokio runtime"))?;
     let provider = Arc::new(ring::default_provider());
     let other_authority = Arc::new(AtomicBool::new(false));
     let verifier = TokenVerifier {
-        token: args.token.clone(),
+        token: token.clone(),
         provider: Arc::clone(&provider),
         other_authority: Arc::clone(&other_authority),
     };
@@ -272,7 +293,7 @@ fn ask(args: &Args, key: &KeyPair) -> Result<JoinedNode, JoinError> {
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
-    let controller = args.controller.clone();
+    let controller = controller.to_owned();
     let exchange = exchange(&controller, TlsConnector::from(Arc::new(config)), &request);
     let exchange = async { tokio::time::timeout(EXCHANGE_TIMEOUT, exchange).await };
     match runtime.block_on(exchange) {
@@ -365,6 +386,8 @@ impl ServerCertVerifier for TokenVerifier {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+
     use rcgen::{BasicConstraints, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa};
 
     use super::*;
@@ -408,7 +431,7 @@ mod tests {
     fn a_node_without_an_answer_keeps_no_directory_that_it_made() {
         let root = tempfile::tempdir().unwrap();
         let join = |dir: PathBuf| {
-            let token = JoinToken::new(authority().der(), [1; 16]);
+            let token = JoinToken::new(authority().der(), [1; 16]).to_string().into();
             // Nothing listens there.
             let controller = "127.0.0.1:1".to_owned();
             main(&Args { controller, token, dir, user: None }).unwrap_err().to_string()
@@ -417,6 +440,27 @@ mod tests {
         assert!(error.contains("It ends when no token is left"), "{error}");
         join(root.path().to_owned());
         assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_is_almost_a_token_is_not_printed() {
+        use clap::Parser as _;
+        let root = tempfile::tempdir().unwrap();
+        let text = JoinToken::new(authority().der(), [0xab; 16]).to_string();
+        // The last digit is missing.
+        let cut = &text[..text.len() - 1];
+        let dir = root.path().join("new");
+        let line =
+            ["ccbench-agent", "join", "--controller", "127.0.0.1:1", "--token", cut, "--dir"];
+        let line = line.iter().map(OsStr::new).chain([dir.as_os_str()]);
+        let cli = crate::args::Cli::try_parse_from(line).unwrap();
+        let crate::args::Command::Join(args) = cli.command else { panic!("another command") };
+        let error = main(&args).unwrap_err();
+        assert!(matches!(error, JoinError::Token(_)), "{error}");
+        let printed = format!("{error} {error:?} {args:?}");
+        assert!(printed.contains("`ccbench pki token` prints"), "{printed}");
+        assert!(!printed.contains("abab"), "{printed}");
+        assert!(!dir.exists());
     }
 
     #[test]

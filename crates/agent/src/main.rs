@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::ExitCode;
 
-use ccbench_agent::args::{CleanArgs, Cli, Command, ServeArgs, UndoArgs, command_hint};
+use ccbench_agent::args::{
+    CleanArgs, Cli, Command, ServeArgs, UndoArgs, command_hint, may_name_token,
+};
 use ccbench_agent::audit::Audit;
 use ccbench_agent::error::{AgentError, with_causes};
 use ccbench_agent::join::JoinError;
@@ -30,7 +32,7 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             console::message(format_args!("ccbench-agent: {}", with_causes(&error)));
-            ExitCode::FAILURE
+            error.exit_code()
         }
     }
 }
@@ -42,6 +44,9 @@ fn parse() -> Cli {
         if let Some(hint) = command_hint(&error, &words) {
             let hint = ContextValue::StyledStrs(vec![hint.into()]);
             error.insert(ContextKind::Suggested, hint);
+        }
+        if may_name_token(&error, &words) {
+            error.insert(ContextKind::InvalidArg, ContextValue::String("…".to_owned()));
         }
         error.exit()
     })
@@ -74,6 +79,16 @@ enum MainError {
     /// `man`.
     #[error(transparent)]
     Man(#[from] ManError),
+}
+
+impl MainError {
+    /// 2 for a wrong command line, as for those that clap refuses.
+    fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Join(JoinError::Token(_)) => ExitCode::from(2),
+            _ => ExitCode::FAILURE,
+        }
+    }
 }
 
 /// Why `serve`, `front`, `worker` or `loader` failed.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ccbench_proto::wire;
 use ccbench_shaper::ShaperError;
-use futures_util::{Stream, StreamExt as _};
+use futures_util::{Stream, StreamExt as _, stream};
 use tonic::{Code, Request, Response, Status};
 
 use crate::accept::ConnectionHandle;
@@ -15,7 +15,6 @@ use crate::clock;
 use crate::describe;
 use crate::error::AgentError;
 use crate::executor::{Handle, NodeStatus};
-use crate::files::{self, Files};
 use crate::flow::process::Generators;
 use crate::session::Refused;
 
@@ -25,13 +24,12 @@ pub struct AgentService {
     executor: Handle,
     generators: Arc<Generators>,
     notes: Arc<[String]>,
-    files: Files,
 }
 
 impl AgentService {
     /// Returns a service that sends commands to `executor`. Describe returns `notes`.
     pub fn new(executor: Handle, generators: Arc<Generators>, notes: Vec<String>) -> Self {
-        Self { executor, generators, notes: notes.into(), files: Files::default() }
+        Self { executor, generators, notes: notes.into() }
     }
 }
 
@@ -48,7 +46,7 @@ impl wire::agent_server::Agent for AgentService {
         request: Request<wire::DescribeRequest>,
     ) -> Result<Response<wire::NodeInfo>, Status> {
         let mut info = describe::describe(&self.generators, &self.notes).await;
-        let NodeStatus { generation, last_run_id, not_undone } = self.executor.status();
+        let NodeStatus { generation, last_run_id, not_undone, .. } = self.executor.status();
         (info.generation, info.last_run_id) = (generation, last_run_id);
         let note = |left| format!("takes no trial until this change is undone: {left}");
         info.notes.extend(not_undone.into_iter().map(note));
@@ -76,7 +74,8 @@ impl wire::agent_server::Agent for AgentService {
         let Some(connection) = request.extensions().get::<ConnectionHandle>().cloned() else {
             return Err(Status::internal("the request has no connection (a bug in ccbench)"));
         };
-        let sha256 = self.files.receive(request.into_inner(), connection).await?;
+        let files = self.executor.files();
+        let sha256 = files.receive(request.into_inner(), connection).await?;
         Ok(Response::new(wire::PutFileReply { sha256 }))
     }
 
@@ -102,9 +101,7 @@ impl wire::agent_server::Agent for AgentService {
     ) -> Result<Response<wire::PrepareReply>, Status> {
         let controller = request.extensions().get::<ConnectionHandle>().cloned();
         note_run(&request, &request.get_ref().run_id);
-        let mut request = request.into_inner();
-        files::resolve(&self.files, &mut request)?;
-        let reply = self.executor.prepare(request, controller).await;
+        let reply = self.executor.prepare(request.into_inner(), controller).await;
         reply.map(Response::new).map_err(|e| status(&e))
     }
 
@@ -114,12 +111,16 @@ impl wire::agent_server::Agent for AgentService {
         &self,
         request: Request<wire::RunRequest>,
     ) -> Result<Response<Self::RunStream>, Status> {
-        note_run(&request, &self.executor.status().last_run_id);
+        let NodeStatus { generation, last_run_id, .. } = self.executor.status();
+        note_run(&request, &last_run_id);
         let connection = request.extensions().get::<ConnectionHandle>().map(ConnectionHandle::id);
         let events = self.executor.run(request.into_inner(), connection).await;
         let events = events.map_err(|e| status(&e))?;
         let events = tokio_stream::wrappers::ReceiverStream::new(events);
-        let events = events.map(|outgoing| Ok(outgoing.event));
+        let ended_by = self.executor.ended_by(generation);
+        let reset_by_other = stream::once(async move { ended_by() })
+            .filter_map(|why| std::future::ready(why.map(|why| Err(Status::aborted(why)))));
+        let events = events.map(|outgoing| Ok(outgoing.event)).chain(reset_by_other);
         Ok(Response::new(Box::pin(events)))
     }
 
@@ -127,8 +128,10 @@ impl wire::agent_server::Agent for AgentService {
         &self,
         request: Request<wire::ResetRequest>,
     ) -> Result<Response<wire::ResetReply>, Status> {
+        let client = request.extensions().get::<ConnectionHandle>().cloned();
         note_run(&request, &request.get_ref().run_id);
-        self.executor.reset(request.into_inner()).await.map(Response::new).map_err(|e| status(&e))
+        let reply = self.executor.reset_by(request.into_inner(), client).await;
+        reply.map(Response::new).map_err(|e| status(&e))
     }
 
     async fn reboot(
@@ -144,11 +147,14 @@ impl wire::agent_server::Agent for AgentService {
 
 /// Maps every error to a gRPC code, in this one place: wrong plan = INVALID_ARGUMENT, wrong moment =
 /// FAILED_PRECONDITION, a missing capability of this node = UNIMPLEMENTED, not permitted to the client or the agent =
-/// PERMISSION_DENIED, other ports needed = ABORTED, kernel refused = INTERNAL, the node was rebooted = UNAVAILABLE.
+/// PERMISSION_DENIED, other ports needed = ABORTED, kernel refused = INTERNAL, the node was rebooted = UNAVAILABLE, a file is
+/// needed again = NOT_FOUND.
 fn status(error: &AgentError) -> Status {
     let message = error.to_string();
     match error {
         AgentError::Plan { .. } | AgentError::Request { .. } => Status::invalid_argument(message),
+        // No refusal: the controller sends it again.
+        AgentError::FileNotSent { .. } => Status::not_found(message),
         AgentError::MissingScope(_) | AgentError::ModuleNotAllowed { .. } => {
             Status::permission_denied(message)
         }
@@ -179,11 +185,13 @@ fn status(error: &AgentError) -> Status {
         AgentError::CongestionControl { .. }
         | AgentError::Cc { .. }
         | AgentError::NoIperf3 { .. }
-        | AgentError::ControlInterface { .. } => Status::unimplemented(message),
+        | AgentError::ControlInterface { .. }
+        | AgentError::DisablesIpv6 { .. } => Status::unimplemented(message),
         AgentError::PortInUse { .. } => Status::aborted(message),
         AgentError::Sysctl { .. }
         | AgentError::Server { .. }
         | AgentError::ControlRoute { .. }
+        | AgentError::Ipv6Addresses { .. }
         | AgentError::Sample { .. }
         | AgentError::Journal { .. }
         | AgentError::Listen { .. }

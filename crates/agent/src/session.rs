@@ -58,7 +58,8 @@ pub enum State {
 }
 
 impl State {
-    fn holder(&self) -> Option<&Holder> {
+    /// Returns the trial that holds the node.
+    pub fn holder(&self) -> Option<&Holder> {
         match self {
             Self::Idle => None,
             Self::Preparing(holder)
@@ -152,7 +153,9 @@ pub enum Refused {
         actual: String,
     },
     /// A Run without a Prepare.
-    #[error("nothing is prepared on this node (its lease may have ended); Prepare first")]
+    #[error(
+        "nothing is prepared on this node (its lease may have ended, or another client has reset it); Prepare first"
+    )]
     NotPrepared,
     /// A Run of a trial other than the prepared one.
     #[error("this node has prepared {holder}, not epoch {given}")]

@@ -393,6 +393,50 @@ fn two_timeouts_with_an_ack_between_are_two_events() {
     test.join().unwrap();
 }
 
+#[test]
+fn the_time_of_a_recovery_in_progress_counts() {
+    let _beside = Turn::beside_blocking();
+    let test = thread::spawn(|| {
+        let (mut sender, mut receiver, flow) = connection();
+        let netns_cookie = ccbench_shaper::bpf::netns_cookie().unwrap();
+        let watch = Watch { flows: &[flow], acks: Acks::Every, netns_cookie };
+        let mut source = acks::open(&watch).unwrap();
+        // A socket filter that passes nothing: segments are dropped and not acknowledged.
+        let nothing = [SockFilter::new(6, 0, 0, 0)];
+        SockRef::from(&receiver).attach_filter(&nothing).unwrap();
+        let began_ns = now_ns();
+        sender.write_all(&[1]).unwrap();
+        let is_timeout = |of: &Of| match of {
+            Of::TcpEvents(all) => all.events.iter().any(|e| e.kind() == TcpEventKind::Rto),
+            _ => false,
+        };
+        let mut ready: Vec<Of> = Vec::new();
+        while !ready.iter().any(is_timeout) {
+            assert!(now_ns() < began_ns + 20_000_000_000, "no timeout");
+            thread::sleep(std::time::Duration::from_millis(10));
+            source.drain(now_ns(), true, &mut ready);
+        }
+        thread::sleep(std::time::Duration::from_millis(50));
+        // This segment acknowledges nothing new, so the recovery continues.
+        receiver.write_all(&[1]).unwrap();
+        sender.read_exact(&mut [0]).unwrap();
+        let most_ms = (now_ns() - began_ns) / 1_000_000 + 1;
+        ready.clear();
+        source.drain(now_ns(), true, &mut ready);
+        let last_rows = ready.iter().filter_map(|of| match of {
+            Of::Acks(batch) if batch.ca_state.last() == Some(&4) => Some(batch),
+            _ => None,
+        });
+        let times: Vec<_> = last_rows.map(|rows| rows.total_rto_time_ms.last().copied()).collect();
+        assert!(!times.is_empty(), "no row in the state Loss: {ready:?}");
+        // Kernels before 6.7 do not have this time.
+        for time_ms in times.into_iter().flatten() {
+            assert!((50..=most_ms).contains(&u64::from(time_ms)), "{time_ms} of {most_ms} ms");
+        }
+    });
+    test.join().unwrap();
+}
+
 #[tokio::test]
 async fn marks_are_reported_as_they_arrive() {
     let _alone = Turn::alone().await;

@@ -153,6 +153,27 @@ async fn another_runs_controller_cannot_reset_a_node_that_is_held() {
 }
 
 #[tokio::test]
+async fn a_controller_is_told_that_another_client_has_reset_its_node() {
+    let agent = Agent::here();
+    let (mut client, mut other) = (agent.connect().await, agent.connect().await);
+    client.prepare(prepare(IDLE_PLAN, "one", 7)).await.unwrap();
+    // It does not begin before the reset.
+    let run = wire::RunRequest { start_at_ns: now_ns() + 60_000_000_000, epoch: 7 };
+    let mut rows = client.run(run).await.unwrap().into_inner();
+    other.reset(wire::ResetRequest::default()).await.unwrap();
+    let status = loop {
+        match rows.message().await {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("the stream ended without a reason"),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(status.code(), Code::Aborted);
+    assert!(status.message().contains("another client"), "{status:?}");
+    assert!(status.message().contains("has reset this node"), "{status:?}");
+}
+
+#[tokio::test]
 async fn the_generation_survives_a_restart() {
     let mut agent = Agent::here();
     let mut client = agent.connect().await;

@@ -47,7 +47,8 @@ fn calls_changes_and_refusals_are_lines() {
     assert_eq!(lines[3]["message"], "it lacks a scope");
     assert_eq!(lines[3]["scope"], "run");
     assert!(of("time").iter().all(|time| time.ends_with('Z')), "{lines:?}");
-    let unlogged = Unlogged { identity: String::new(), serial: String::new(), calls: 1 };
+    let of = Calls { identity: String::new(), serial: String::new(), accepted: None };
+    let unlogged = Unlogged { of, calls: 1 };
     let entry = Entry::of_unlogged(unlogged, 1_500_000_000_120_000_000);
     assert!(entry.line(1, 0).contains("\"2017-07-14T02:40:00.120000000Z\""), "nine digits");
     assert!(lines.iter().all(|line| line.get("lost").is_none()), "{lines:?}");
@@ -148,20 +149,48 @@ fn refused_calls_do_not_fill_the_log() {
     let path = dir.path().join(FILE);
     let mut writer = Writer::new(LogFile::open(&path, 1 << 20).unwrap(), Arc::default());
     let refused = entry(Rpc::Run, "PermissionDenied", 0);
-    for _ in 0..refusals::MAX_LINES + 5 {
+    for _ in 0..limits::MAX_LINES + 5 {
         writer.take(refused.clone());
     }
     writer.take(entry(Rpc::Describe, "Ok", 1));
     let of = |event: &str| {
         lines(&path).into_iter().filter(|line| line["event"] == event).collect::<Vec<Value>>()
     };
-    let expected = usize::try_from(refusals::MAX_LINES).unwrap() + 1;
+    let expected = usize::try_from(limits::MAX_LINES).unwrap() + 1;
     assert_eq!((of("rpc").len(), of("calls").len()), (expected, 0));
     writer.write_all();
     let counted = of("calls");
     assert_eq!(counted.len(), 1);
     assert_eq!(counted[0]["identity"], "alice");
     assert_eq!(counted[0]["calls"], 5);
+}
+
+#[test]
+fn accepted_calls_do_not_fill_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE);
+    let mut writer = Writer::new(LogFile::open(&path, 1 << 20).unwrap(), Arc::default());
+    let change = || What::Change { trial: Trial::default(), change: "link l on eth0".to_owned() };
+    let [describe, clock] = [Rpc::Describe, Rpc::Clock].map(|rpc| entry(rpc, ACCEPTED, 0));
+    for _ in 0..limits::MAX_LINES + 5 {
+        writer.take(describe.clone());
+        // Between two others, it is not merged.
+        writer.take(clock.clone());
+        writer.take(Entry { realtime_ns: 0, what: change() });
+    }
+    writer.write_all();
+    let of = |event: &str| {
+        lines(&path).into_iter().filter(|line| line["event"] == event).collect::<Vec<Value>>()
+    };
+    let max_lines = usize::try_from(limits::MAX_LINES).unwrap();
+    assert_eq!((of("rpc").len(), of("change").len()), (2 * max_lines, max_lines + 5));
+    let counted = of("calls").into_iter().map(|line| {
+        assert_eq!(line["identity"], "alice");
+        assert_eq!(line["result"], "Ok");
+        (line["rpc"].as_str().unwrap().to_owned(), line["calls"].as_u64().unwrap())
+    });
+    let expected = ["Clock", "Describe"].map(|rpc| (rpc.to_owned(), 5));
+    assert_eq!(counted.collect::<Vec<_>>(), expected);
 }
 
 #[test]

@@ -26,14 +26,9 @@ impl Handle {
 }
 
 impl Executor {
-    /// Refuses a trial whose plan names a kernel other than the running one. The session's refusals come first: after a
+    /// Refuses a trial whose plan names a kernel other than the running one. The session's refusals must come first: after a
     /// reboot, the controller must describe the node again before it requests the kernel.
-    pub(super) fn check_running(
-        &self,
-        task: &NodeTask,
-        prepare: Command,
-    ) -> Result<(), AgentError> {
-        self.session.clone().on(prepare)?;
+    pub(super) fn check_running(&self, task: &NodeTask) -> Result<(), AgentError> {
         let running = sysfs::release();
         match task.kernel_release.as_ref().filter(|named| **named != running) {
             Some(named) => Err(AgentError::OtherKernel { named: named.clone(), running }),

@@ -4,9 +4,10 @@ use ccbench_proto::cc::{self, Core};
 use ccbench_proto::plan::Via;
 use ccbench_proto::schedule::NodeTask;
 
+use super::choices::Choices;
 use crate::error::AgentError;
 use crate::sockets::allowed::AllowedModules;
-use crate::sockets::{load, sysfs, verify};
+use crate::sockets::{load, sysfs};
 
 /// The state of the kernel that decides which modules are needed.
 struct Kernel<'a> {
@@ -22,11 +23,16 @@ struct Kernel<'a> {
 ///
 /// # Errors
 /// The first such module is named.
-pub fn check(task: &NodeTask, node: &str, allowed: &AllowedModules) -> Result<(), AgentError> {
+pub fn check(
+    task: &NodeTask,
+    node: &str,
+    allowed: &AllowedModules,
+    choices: &Choices,
+) -> Result<(), AgentError> {
     let kernel = Kernel {
         available: &sysfs::available(),
         has_module: &sysfs::is_loaded,
-        choose: &|via, core| Some(verify::choose(via, core).ok()?.0),
+        choose: &|via, core| choices.get(via, core),
     };
     decide(task, node, allowed, &kernel)
 }

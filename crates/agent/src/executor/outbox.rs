@@ -206,15 +206,18 @@ impl Outbox {
         self.put(Outgoing::new(Of::Raw(raw), Some(permit))).await.is_none()
     }
 
-    /// Sends a piece of a file when nothing else is left to do. Waits as long as the controller takes any piece within
+    /// Sends a piece of a file when nothing else is left to do. Waits for the controller to take a piece, at most `limit` and
     /// [`PIECE_TIMEOUT`]. Returns whether the piece was sent.
-    pub async fn raw_whole(&self, name: &str, piece: &[u8]) -> bool {
+    pub async fn raw_whole(&self, name: &str, piece: &[u8], limit: Duration) -> bool {
         let sending = async {
             let permit = Arc::clone(&self.pieces).acquire_owned().await.ok()?;
             let raw = wire::Raw { name: name.to_owned(), data: piece.to_vec() };
             self.rows.send(Outgoing::new(Of::Raw(raw), Some(permit))).await.ok()
         };
-        let ok = matches!(tokio::time::timeout(PIECE_TIMEOUT, sending).await, Ok(Some(())));
+        let limit = limit.min(PIECE_TIMEOUT);
+        // A timeout of zero would still send what does not have to wait.
+        let ok =
+            !limit.is_zero() && matches!(tokio::time::timeout(limit, sending).await, Ok(Some(())));
         self.count(ok);
         ok
     }

@@ -2,30 +2,30 @@
 //! error the caller undoes what was done.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 use ccbench_collector::acks::AckSource;
 use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::event::{Kind, NoData};
-use ccbench_proto::plan::{Via, check as plan_check, digest_bytes, parse};
+use ccbench_proto::plan::Via;
 use ccbench_proto::resolve::{Egress, LinkConfig};
-use ccbench_proto::schedule::{self, FlowTask, NodeTask, ProbeTask, TrialContext};
-use ccbench_proto::trace::{self, Trace};
+use ccbench_proto::schedule::{FlowTask, NodeTask, ProbeTask};
 use ccbench_proto::units::Rate;
 use ccbench_proto::wire;
 use ccbench_shaper::flow_queues;
 
 use super::acks::{self, OpenAcks};
+use super::choices::{self, Choices};
 use super::timed_link::TimedLink;
-use super::{Dependencies, modules, scopes};
+use super::{Dependencies, ipv6, modules, offloads, scopes};
 use crate::accept::ConnectionHandle;
 use crate::blocking;
 use crate::cgroup;
 use crate::clock;
 use crate::error::AgentError;
 use crate::event::event;
+use crate::files::Contents;
 use crate::flow::{FlowEndpoint, FlowSource, Traffic};
 use crate::interfaces::Interfaces;
 use crate::ports;
@@ -78,83 +78,6 @@ pub struct Trial {
     pub applied: Vec<wire::LinkChange>,
 }
 
-/// Parses the request's plan and returns this node's part of the trial.
-///
-/// # Errors
-/// The plan is wrong, the node is not in it, an address is invalid, or a trace is missing or wrong.
-pub fn task_of(request: &wire::PrepareRequest) -> Result<NodeTask, AgentError> {
-    task_with(request, |plan| traces(request, plan))
-}
-
-/// Like [`task_of`], but without the traces of the links.
-///
-/// # Errors
-/// The plan is wrong, the node is not in it, or an address is invalid.
-pub fn task_without_traces(request: &wire::PrepareRequest) -> Result<NodeTask, AgentError> {
-    task_with(request, |_| Ok(BTreeMap::new()))
-}
-
-fn task_with(
-    request: &wire::PrepareRequest,
-    traces: impl FnOnce(&plan_check::CheckedPlan) -> Result<BTreeMap<String, Arc<Trace>>, AgentError>,
-) -> Result<NodeTask, AgentError> {
-    let wrong = |problems: Vec<plan_check::PlanProblem>| AgentError::Plan {
-        problems: problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
-    };
-    let plan = parse::parse(&request.plan_toml).map_err(wrong)?;
-    let (plan, _) = plan_check::check(plan).map_err(wrong)?;
-    let nodes = &plan.plan().nodes;
-    if !nodes.contains_key(&request.node) {
-        let known = nodes.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-        let reason = format!("the plan has no node `{}`; it has: {known}", request.node);
-        return Err(AgentError::Request { field: "node", reason });
-    }
-    let address = |(name, text): (&String, &String)| match text.parse::<IpAddr>() {
-        Ok(ip) => Ok((name.clone(), ip)),
-        Err(_) => Err(AgentError::Request {
-            field: "addresses",
-            reason: format!("`{text}`, the address of node {name}, is not an IP address"),
-        }),
-    };
-    let context = TrialContext {
-        addresses: request.addresses.iter().map(address).collect::<Result<_, _>>()?,
-        port_slot: request.port_slot,
-        seed: request.seed,
-        traces: traces(&plan)?,
-    };
-    let mut task = schedule::task_for(&plan, &request.node, &context);
-    // A group that no phase names never runs, so it needs no listener either.
-    task.servers.retain(|flow| flow.start < flow.stop);
-    task.clients.retain(|flow| flow.start < flow.stop);
-    Ok(task)
-}
-
-/// Returns the contents of the trace files of this node's links.
-fn traces(
-    request: &wire::PrepareRequest,
-    plan: &plan_check::CheckedPlan,
-) -> Result<BTreeMap<String, Arc<Trace>>, AgentError> {
-    let wrong = |reason| AgentError::Request { field: "files", reason };
-    let mut traces = BTreeMap::new();
-    let here = plan.plan().links.values().filter(|link| link.node == request.node);
-    for used in here.filter_map(|link| link.trace.as_ref()) {
-        let file = &used.file;
-        let Some(bytes) = request.files.get(file) else {
-            return Err(wrong(format!("the trace `{file}` is missing")));
-        };
-        let found = digest_bytes(bytes);
-        if let Some(wanted) = used.sha256.as_ref().filter(|wanted| **wanted != found) {
-            let reason =
-                format!("the trace `{file}` has sha256 {found}, but the plan expects {wanted}");
-            return Err(wrong(reason));
-        }
-        let trace = trace::parse(file, bytes)
-            .map_err(|error| wrong(format!("the trace `{file}`: {error}")))?;
-        traces.insert(file.clone(), Arc::new(trace));
-    }
-    Ok(traces)
-}
-
 /// The parts of the node that preparing uses.
 pub struct PrepareContext<'a> {
     /// The machine's interfaces.
@@ -182,6 +105,7 @@ impl<'a> PrepareContext<'a> {
     pub fn of(
         dependencies: &'a mut Dependencies,
         request: &'a wire::PrepareRequest,
+        files: &'a Contents,
         controller: Option<&'a ConnectionHandle>,
     ) -> Self {
         Self {
@@ -192,7 +116,7 @@ impl<'a> PrepareContext<'a> {
             traffic_group: dependencies.traffic_group.as_deref(),
             modules: &dependencies.modules,
             controller,
-            supplied: Supplied { files: &request.files, allowed: &dependencies.cc_digests },
+            supplied: Supplied { files, allowed: &dependencies.cc_digests },
             here: (TrialId { run_id: request.run_id.clone(), epoch: request.epoch }, &request.node),
         }
     }
@@ -205,8 +129,8 @@ type Devices = BTreeMap<(&'static str, String), String>;
 /// trial to trial. Returns the interfaces that the trial uses.
 ///
 /// # Errors
-/// A program or an interface is missing, a link would cut off the controller, the client lacks a scope, or the agent
-/// may not load a module or a supplied congestion control.
+/// A program or an interface is missing, a link would cut off the controller, a setting would delete IPv6 addresses, the client lacks a
+/// scope, the loader does not answer, or the agent may not load a module or a supplied congestion control.
 pub async fn check(
     task: &NodeTask,
     context: &mut PrepareContext<'_>,
@@ -217,11 +141,13 @@ pub async fn check(
     }
     let devices = devices(task, context.interfaces)?;
     check_control(task, &devices, context)?;
+    ipv6::check(&task.sysctls, context.interfaces)?;
+    let choices = Choices::of(task, context.here.1, choices::choose).await?;
     if let Some(client) = context.controller.map(ConnectionHandle::identity) {
-        scopes::check(task, context.here.1, &devices, context.interfaces, client)?;
+        scopes::check(task, context.here.1, &devices, context.interfaces, &choices, client)?;
     }
     load::check_digests(task, context.here.1, context.supplied)?;
-    modules::check(task, context.here.1, context.modules)?;
+    modules::check(task, context.here.1, context.modules, &choices)?;
     Ok(devices)
 }
 
@@ -254,17 +180,8 @@ pub async fn prepare(
     }
     check_kernel_ccs(&task, |_| true, verify::check).await?;
     if !task.keep_offloads {
-        // A node that ccbench made has no other use for its interfaces. Super-packets would also cross the interfaces
-        // that nothing here shapes.
-        let mut all: BTreeSet<_> = devices.values().collect();
-        for dev in &task.wired {
-            let failed = |source| AgentError::Offloads { dev: dev.clone(), source };
-            if ccbench_shaper::netlink::find_ifindex(dev).map_err(failed)?.is_some() {
-                all.insert(dev);
-            }
-        }
-        for dev in all {
-            switch_offloads_off(dev, context, trial)?;
+        for dev in offloads::devices(&task, &devices)? {
+            offloads::switch_off(dev, context, trial)?;
         }
     }
     make_links(&task, &devices, context, trial)?;
@@ -388,21 +305,6 @@ fn check_control(
             return Err(AgentError::ControlInterface { link, dev, controller });
         }
     }
-    Ok(())
-}
-
-fn switch_offloads_off(
-    dev: &str,
-    context: &mut PrepareContext<'_>,
-    trial: &mut Trial,
-) -> Result<(), AgentError> {
-    let failed = |source| AgentError::Offloads { dev: dev.to_owned(), source };
-    let Some(before) = context.interfaces.save_offloads(dev).map_err(failed)? else {
-        return Ok(());
-    };
-    context.undo.push(Step::Offloads { dev: dev.to_owned(), before })?;
-    context.interfaces.offloads_off(dev).map_err(failed)?;
-    trial.events.push(event(Kind::OffloadsOff(NoData {}), dev, "TSO, GSO and GRO are off"));
     Ok(())
 }
 

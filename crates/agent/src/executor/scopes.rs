@@ -8,10 +8,12 @@ use ccbench_proto::schedule::{FlowTask, NodeTask};
 use ccbench_proto::scope::{Scope, Scopes};
 use ccbench_shaper::ShaperError;
 
+use super::choices::Choices;
+use super::offloads;
 use crate::access::Identity;
 use crate::error::AgentError;
 use crate::interfaces::Interfaces;
-use crate::sockets::{ecn, load, verify};
+use crate::sockets::{ecn, load};
 
 /// Interfaces by user: ("link" or "flow", its name).
 type Devices = BTreeMap<(&'static str, String), String>;
@@ -25,9 +27,10 @@ pub fn check(
     node: &str,
     devices: &Devices,
     interfaces: &dyn Interfaces,
+    choices: &Choices,
     client: &Identity,
 ) -> Result<(), AgentError> {
-    let of = |client: &Identity| check_first(task, node, devices, interfaces, client);
+    let of = |client: &Identity| check_first(task, node, devices, interfaces, choices, client);
     let mut missing = match of(client) {
         Err(AgentError::MissingScope(missing)) => missing,
         checked => return checked,
@@ -47,12 +50,13 @@ fn check_first(
     node: &str,
     devices: &Devices,
     interfaces: &dyn Interfaces,
+    choices: &Choices,
     client: &Identity,
 ) -> Result<(), AgentError> {
     if client.scopes == Scopes::all() {
         return Ok(());
     }
-    for (name, scope) in congestion_controls(task, node) {
+    for (name, scope) in congestion_controls(task, node, choices) {
         client.check(scope, || format!("congestion control {name}"))?;
     }
     check_host_network(task, devices, interfaces, client)
@@ -62,8 +66,9 @@ fn check_first(
 fn congestion_controls<'a>(
     task: &'a NodeTask,
     node: &str,
+    choices: &Choices,
 ) -> impl Iterator<Item = (&'a str, Scope)> {
-    load::needed(task, node).filter_map(|(name, wanted)| {
+    load::needed(task, node).filter_map(move |(name, wanted)| {
         if let Some((_, via)) = wanted.supplied() {
             return Some((
                 name.as_str(),
@@ -76,7 +81,7 @@ fn congestion_controls<'a>(
         }
         let (_, core) = cc::scheme(&wanted.algorithm)?;
         // What cannot be loaded at all is refused later, with the reason.
-        match verify::choose(wanted.via, core).ok()?.0 {
+        match choices.get(wanted.via, core)? {
             Via::Bpf => Some((name.as_str(), Scope::Bpf)),
             Via::Module => Some((name.as_str(), Scope::Module)),
             Via::Auto | Via::Builtin => None,
@@ -133,7 +138,7 @@ fn check_host_network(
     if task.keep_offloads {
         return Ok(());
     }
-    for dev in devices.values() {
+    for dev in offloads::devices(task, devices)? {
         let failed = |source: ShaperError| AgentError::Offloads { dev: dev.clone(), source };
         if interfaces.is_host_interface(dev).map_err(failed)?
             && interfaces.save_offloads(dev).map_err(failed)?.is_some()

@@ -15,6 +15,8 @@ use ccbench_proto::wire::Side;
 mod access;
 mod audit;
 mod boot;
+mod requests;
+mod reset;
 
 /// A plan with one of each: a link that changes, a flow from this node, and one to it.
 const PLAN: &str = r#"
@@ -184,6 +186,29 @@ impl AckSource for FakeAcks {
     }
 }
 
+fn dependencies(
+    source: FakeSource,
+    interfaces: FakeInterfaces,
+    sampler: fn() -> Box<dyn Sampler>,
+    undo: Undo,
+) -> Dependencies {
+    Dependencies {
+        interfaces: Arc::new(interfaces),
+        source: Arc::new(source),
+        sampler,
+        acks: |watch| match watch.acks {
+            Acks::Every => Err(AcksError::NotBuilt),
+            acks => Ok(Box::new(FakeAcks(vec![acks.to_string()]))),
+        },
+        undo,
+        generation_file: None,
+        traffic_group: None,
+        cc_digests: AllowedDigests::Any,
+        modules: AllowedModules::default(),
+        boot: None,
+    }
+}
+
 struct Rig {
     handle: Handle,
     interfaces: FakeInterfaces,
@@ -220,21 +245,9 @@ impl Rig {
         boot: Option<Boot>,
     ) -> Self {
         let calls = Arc::new(Mutex::new(Vec::new()));
-        let handle = spawn(Dependencies {
-            interfaces: Arc::new(interfaces.clone()),
-            source: Arc::new(FakeSource { script, calls: Arc::clone(&calls) }),
-            sampler,
-            acks: |watch| match watch.acks {
-                Acks::Every => Err(AcksError::NotBuilt),
-                acks => Ok(Box::new(FakeAcks(vec![acks.to_string()]))),
-            },
-            undo,
-            generation_file: None,
-            traffic_group: None,
-            cc_digests: AllowedDigests::Any,
-            modules: AllowedModules::default(),
-            boot,
-        });
+        let source = FakeSource { script, calls: Arc::clone(&calls) };
+        let deps = dependencies(source, interfaces.clone(), sampler, undo);
+        let handle = spawn(Dependencies { boot, ..deps });
         Self { handle, interfaces, calls }
     }
 
@@ -342,7 +355,7 @@ async fn a_trace_must_be_present_and_match_its_digest() {
         ..Default::default()
     };
     let refused = |plan: &str, files: &[(&str, &str)]| {
-        prepare::task_of(&request(plan, files)).unwrap_err().to_string()
+        read::task_of(&request(plan, files)).unwrap_err().to_string()
     };
     assert!(refused(&plan, &[]).contains("files: the trace `a.csv` is missing"));
     let error = refused(&plan, &[("a.csv", "5,fast\n")]);
@@ -350,7 +363,7 @@ async fn a_trace_must_be_present_and_match_its_digest() {
     let file = [("a.csv", "10,1\n5,1\n")];
     let other = plan.replace("a.csv\"", &format!("a.csv\", sha256 = \"{}\"", "0".repeat(64)));
     assert!(refused(&other, &file).contains("the plan expects 0000"));
-    let task = prepare::task_of(&request(&plan, &file)).unwrap();
+    let task = read::task_of(&request(&plan, &file)).unwrap();
     let replay = task.links[0].config.trace.as_ref().unwrap();
     assert_eq!((replay.plan.file.as_str(), replay.trace.rows()), ("a.csv", 2));
 }

@@ -17,6 +17,8 @@ impl Executor {
     /// Removes everything of the trial: processes first, then links, then settings.
     pub(super) async fn undo(&mut self) -> Outcome {
         (self.lease_end_ns, self.controller) = (None, None);
+        // Ends the transfer of files.
+        self.sending = None;
         let mut outcome = Outcome::default();
         if let Some(running) = self.running.take() {
             self.give_up(running, &mut outcome).await;

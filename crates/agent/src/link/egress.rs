@@ -1,11 +1,13 @@
 //! One interface whose egress is shaped. The changes outlive this process, so each is written to an undo journal first. If this
 //! process is killed, a guard process undoes them. If the guard is killed, too, the next link on the interface does.
 
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io::Read as _;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use ccbench_io::owner::check_state_root;
 use nix::sys::signal::{SigSet, Signal};
 
 use super::bridge::{InterfaceLock, find};
@@ -71,7 +73,7 @@ impl Egress {
     pub(crate) fn open(dev: &str, spec: &Spec) -> Result<(Self, Direction), LinkError> {
         let device = find(&mut Rtnl::open()?, FLAG, dev)?;
         let interface = InterfaceLock::take(FLAG, &device)?;
-        let state_dir = state_dir(&device);
+        let state_dir = state_dir(&device)?;
         let lock = undo::lock_soon(&state_dir, LINK_RETRIES)?;
         // Undoes the changes of a link that was killed together with its guard.
         let (undo, left) = Undo::open(&state_dir)?;
@@ -127,17 +129,29 @@ impl Drop for Egress {
 }
 
 /// Returns the path of the journal of a link on this interface.
-fn state_dir(device: &Device) -> PathBuf {
+///
+/// # Errors
+/// The directory above it cannot be made, or another user has made it or can change it.
+fn state_dir(device: &Device) -> Result<PathBuf, JournalError> {
     let name = format!("link-{}-{}", undo::netns_inode(), device.index);
     if let Some(root) = std::env::var_os("CCBENCH_STATE") {
-        return PathBuf::from(root).join(name);
+        return Ok(own_root(root.into())?.join(name));
     }
     let root = Path::new("/run/ccbench");
     if std::fs::create_dir_all(root.join(&name)).is_ok() {
-        return root.join(name);
+        return Ok(root.join(name));
     }
     let user = format!("ccbench-{}", rustix::process::geteuid().as_raw());
-    std::env::temp_dir().join(user).join(name)
+    Ok(own_root(std::env::temp_dir().join(user))?.join(name))
+}
+
+/// Makes the directory of the journals. Returns it, unless another user has made it or can change it.
+fn own_root(root: PathBuf) -> Result<PathBuf, JournalError> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(&root);
+    match made.and_then(|()| check_state_root(&root)) {
+        Ok(()) => Ok(root),
+        Err(source) => Err(JournalError { op: "open", path: root, source }),
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "starts this program again")]
@@ -152,4 +166,25 @@ fn start_guard(state_dir: &Path) -> Result<Child, LinkError> {
         .stderr(Stdio::null())
         .spawn()
         .map_err(LinkError::system("start the guard of the link"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{Permissions, set_permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn journals_are_not_kept_where_others_can_replace_them() {
+        let root = tempfile::tempdir().unwrap();
+        let own = || own_root(root.path().to_owned());
+        assert_eq!(own().unwrap(), root.path());
+        set_permissions(root.path(), Permissions::from_mode(0o777)).unwrap();
+        let why = own().unwrap_err().to_string();
+        assert!(why.contains("set CCBENCH_STATE"), "{why}");
+        let new = root.path().join("new");
+        assert_eq!(own_root(new.clone()).unwrap(), new);
+        assert_eq!(new.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+    }
 }

@@ -38,7 +38,8 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// Collects a link's counters. The root's row has the forwarded packets; the rows below it have marks and drops.
+    /// Collects a link's counters. The root's row has the forwarded packets; the rows below it have marks and drops. The root's backlog
+    /// above a netem contains packets that wait for their delay, so that the queue is then that of the other qdiscs, as in summaries.
     pub(crate) fn of(at_ns: u64, rows: &[QdiscSample], timing: &[LinkTiming]) -> Self {
         let timing_of = |kind| timing.iter().find(|row| row.what() == kind).cloned();
         let mut reading = Self {
@@ -48,7 +49,16 @@ impl Reading {
             packets_not_logged: timing_of(TimingKind::Log).map(|row| row.missed),
             ..Self::default()
         };
+        let has_netem = rows.iter().any(|row| row.kind == "netem");
         for row in rows {
+            let is_class = row.kind == "htb class";
+            let is_root = !is_class && row.parent == "root";
+            let is_queue =
+                if has_netem { !is_class && !is_root && row.kind != "netem" } else { is_root };
+            if is_queue {
+                reading.queue_bytes += row.backlog_bytes;
+                reading.queue_pkts += row.qlen_pkts;
+            }
             reading.marks +=
                 row.ecn_mark_pkts.unwrap_or_default() + row.ce_mark_pkts.unwrap_or_default();
             reading.overlimit += row.drop_overlimit_pkts.unwrap_or_default();
@@ -58,12 +68,10 @@ impl Reading {
             reading.policed += row.drop_policed_pkts.unwrap_or_default();
             reading.ack_filter += row.drop_ack_filter_pkts.unwrap_or_default();
             reading.rate_bps = reading.rate_bps.or(row.rate_bps);
-            if row.parent == "root" {
+            if is_root {
                 reading.packets = row.sent_pkts;
                 reading.bytes = row.sent_bytes;
                 reading.drops = row.drops_pkts;
-                reading.queue_bytes = row.backlog_bytes;
-                reading.queue_pkts = row.qlen_pkts;
                 reading.late_pkts = row.late_pkts;
                 reading.max_late_us = row.max_late_us;
             }
@@ -376,6 +384,31 @@ mod tests {
                 .contains("dropped 7 (queue full 4, control law 1, policer 1, other 1), marked 5"),
             "{totals}"
         );
+    }
+
+    #[test]
+    fn packets_in_a_netem_are_not_in_the_queue() {
+        let of = |kind: &str, parent, (backlog_bytes, qlen_pkts), sent_pkts, drops_pkts| {
+            let kind = kind.to_owned();
+            QdiscSample { kind, backlog_bytes, qlen_pkts, sent_pkts, drops_pkts, ..row(parent) }
+        };
+        let rows = |queue| {
+            [
+                of("htb", "root", (40_000, 27), 900, 7),
+                of("netem", "1:1", (25_000, 17), 950, 0),
+                of("bfifo", "100:1", queue, 900, 7),
+                of("htb class", "root", (40_000, 27), 901, 0),
+            ]
+        };
+        let queue = |rows: &[QdiscSample]| {
+            let reading = Reading::of(0, rows, &[]);
+            assert_eq!((reading.packets, reading.drops), (900, 7), "the root, not its class");
+            (reading.queue_bytes, reading.queue_pkts)
+        };
+        assert_eq!(queue(&rows((15_000, 10))), (15_000, 10));
+        assert_eq!(queue(&rows((0, 0))), (0, 0));
+        let [root, _, child, class] = rows((15_000, 10));
+        assert_eq!(queue(&[root, child, class]), (40_000, 27), "the root has its children's");
     }
 
     #[test]

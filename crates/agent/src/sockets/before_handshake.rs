@@ -179,6 +179,8 @@ fn change_default(
     for dev in &task.wired {
         own = own || find_ifindex(dev)?.is_some();
     }
+    // The names come from the plan, and the machine may have an interface of such a name.
+    own = own && !node.interfaces.is_host_namespace();
     let common =
         starts.first().filter(|first| starts.iter().all(|s| s.initial_cc == first.initial_cc));
     let changed = match common {
@@ -363,6 +365,7 @@ fn choices(starts: &[Start]) -> BTreeMap<Port, String> {
 mod tests {
     use super::*;
     use crate::interfaces::Machine;
+    use crate::interfaces::fake::FakeInterfaces;
     use crate::undo::Undo;
 
     fn flow(group: &str, cc: Option<&str>, client_port: u16, reverse: bool) -> FlowTask {
@@ -417,6 +420,20 @@ mod tests {
         let mut node = Node { interfaces: &Machine, undo: &mut undo, group: None };
         let error = change_default(&found, &task, false, &mut node).unwrap_err();
         assert!(matches!(error, DefaultError::Interface(_)), "{error}");
+    }
+
+    #[test]
+    fn an_interface_of_the_machine_with_a_wired_name_does_not_make_its_namespace_ours() {
+        let task = NodeTask {
+            clients: vec![flow("a", Some("ours"), 10_000, false)],
+            wired: vec!["lo".to_owned()],
+            ..NodeTask::default()
+        };
+        let found = starts(&task, outcome_of, |_| false);
+        let (interfaces, mut undo) = (FakeInterfaces::of_the_host(), Undo::in_memory());
+        let mut node = Node { interfaces: &interfaces, undo: &mut undo, group: None };
+        let error = change_default(&found, &task, false, &mut node).unwrap_err();
+        assert!(matches!(error, DefaultError::OtherFlows), "{error}");
     }
 
     fn attached(default_change: Option<Result<String, DefaultError>>, late: bool) -> AttachedHook {

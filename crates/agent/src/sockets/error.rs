@@ -355,6 +355,15 @@ impl SocketError {
         move |source| Self::File { op, path, source, hint: "" }
     }
 
+    /// Whether the loader refused or does not answer.
+    pub(crate) fn is_of_loader(&self) -> bool {
+        match self {
+            Self::Loader { .. } => true,
+            Self::NoBackend { module, .. } => module.is_of_loader(),
+            _ => false,
+        }
+    }
+
     /// Returns the error for problems in an instance's table.
     pub(super) fn params(wrong: Vec<InstanceProblem>) -> Self {
         let reasons: Vec<String> = wrong.into_iter().map(|wrong| wrong.reason).collect();

@@ -24,8 +24,8 @@ pub const MAX_LINE_BYTES: u64 = 64 << 10;
 /// Sockets of an ended trial may use a module for a moment longer.
 const UNLOAD_TIMEOUT: Duration = Duration::from_secs(2);
 const UNLOAD_PAUSE: Duration = Duration::from_millis(20);
-/// How long a loader may take, including a module's initialisation. The worker is blocked meanwhile, and its unit has
-/// `WatchdogSec=15`: a hanging loader must fail the trial, not end the worker.
+/// How long a loader may take, including a module's initialisation. The trial then fails: after an error of the loader, nothing more
+/// is loaded. The loader is asked beside the runtime, which answers the watchdog (`WatchdogSec=15`) meanwhile.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(7);
 
 /// A request to a loader.

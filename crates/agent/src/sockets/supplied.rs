@@ -1,12 +1,13 @@
 //! Supplied congestion controls: the files of a request, and which of them this agent may load. [`ccbench_proto::cc::supplied`]
 //! parses them. `load.rs` loads them, BPF objects with `struct_ops/supplied.rs` and kernel modules with `supplied_module.rs`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use ccbench_proto::cc::supplied::{self, CcFacts};
 use ccbench_proto::plan::{Cc, digest_bytes};
 
 use super::error::SocketError;
+use crate::files::Contents;
 
 /// The SHA-256 digests, in hexadecimal, of the supplied congestion controls that this agent loads.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +31,7 @@ impl AllowedDigests {
 #[derive(Debug, Clone, Copy)]
 pub struct Supplied<'a> {
     /// The contents, by path in the plan.
-    pub files: &'a BTreeMap<String, Vec<u8>>,
+    pub files: &'a Contents,
     /// The files that may be loaded.
     pub allowed: &'a AllowedDigests,
 }
@@ -63,7 +64,7 @@ impl<'a> Supplied<'a> {
     pub fn read(&self, cc: &Cc) -> Result<Option<SuppliedCc<'a>>, SocketError> {
         let Some((path, _)) = cc.supplied() else { return Ok(None) };
         let missing = || SocketError::FileMissing { path: path.to_owned() };
-        let bytes = self.files.get(path).ok_or_else(missing)?;
+        let bytes = self.files.get(path).ok_or_else(missing)?.bytes();
         // The digest is checked before anything parses the contents.
         let sha256 = digest_bytes(bytes);
         self.permit(path, &sha256)?;
@@ -79,11 +80,15 @@ impl<'a> Supplied<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::files::Content;
 
     #[test]
     fn a_digest_must_be_allowed_before_the_file_is_read() {
-        let files = BTreeMap::from([("mine.bpf.o".to_owned(), b"no object".to_vec())]);
+        let content = Arc::new(Content::from(b"no object".to_vec()));
+        let files = Contents::from([("mine.bpf.o".to_owned(), content)]);
         let sha256 = digest_bytes(b"no object");
         let cc = Cc { file: Some("mine.bpf.o".to_owned()), ..Cc::new("") };
         let read = |allowed: &AllowedDigests| {

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ccbench_io::owner::check_state_root;
 use rustix::fs::{FlockOperation, flock};
 
 use super::record::{FILE, FILE_NEW, Record, remove_files};
@@ -31,14 +32,14 @@ pub struct Swept {
 /// exist.
 ///
 /// # Errors
-/// `root` cannot be listed. It is no error if `root` does not exist.
+/// `root` cannot be listed, or another user has made it or can change it. It is no error if `root` does not exist.
 pub fn sweep(root: &Path) -> io::Result<Swept> {
     sweep_with(root, remove)
 }
 
 fn sweep_with(root: &Path, remove: impl Fn(&Path) -> io::Result<bool>) -> io::Result<Swept> {
     let mut swept = Swept::default();
-    let entries = match std::fs::read_dir(root) {
+    let entries = match check_state_root(root).and_then(|()| std::fs::read_dir(root)) {
         Ok(entries) => entries,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(swept),
         Err(e) => return Err(e),
@@ -179,6 +180,23 @@ mod tests {
         assert!(root.path().join("kept/results.parquet").exists());
         assert!(root.path().join("other/src.sock").exists());
         assert_eq!(sweep(root.path()).unwrap().removed, Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn a_root_that_others_can_change_is_left_alone() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("gone");
+        std::fs::create_dir(&dir).unwrap();
+        dead().store(&dir).unwrap();
+        let open_to = |mode| {
+            std::fs::set_permissions(root.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        open_to(0o777);
+        let error = sweep(root.path()).unwrap_err().to_string();
+        assert!(error.contains("set CCBENCH_STATE") && dir.exists(), "{error}");
+        open_to(0o700);
+        assert_eq!(sweep(root.path()).unwrap().removed, [dir]);
     }
 
     #[test]

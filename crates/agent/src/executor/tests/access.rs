@@ -1,5 +1,8 @@
 //! What a client's scopes permit in a Prepare, and links on the interfaces of its connection.
 
+use std::collections::BTreeMap;
+
+use ccbench_proto::schedule::NodeTask;
 use ccbench_proto::scope::{Scope, Scopes};
 
 use super::*;
@@ -61,6 +64,23 @@ async fn links_and_captures_on_the_machines_interfaces_need_host_net() {
         refused(&rig, &error, &[what, "scope `host-net`", "--scope run,host-net,module`"]);
         assert_eq!(prepare(&rig, plan, &[Scope::Run, Scope::HostNet]).await, Ok(()));
     }
+}
+
+/// The names of wired interfaces come from the plan.
+#[test]
+fn offloads_of_wired_names_on_the_machine_need_host_net() {
+    let task = NodeTask { wired: vec!["lo".to_owned()], ..NodeTask::default() };
+    let choices = choices::Choices::default();
+    let check = |interfaces: FakeInterfaces, scopes: &[Scope]| {
+        let checked =
+            scopes::check(&task, "one", &BTreeMap::new(), &interfaces, &choices, &client(scopes));
+        checked.map_err(|error| error.to_string())
+    };
+    let error = check(FakeInterfaces::of_the_host(), &[Scope::Run]).unwrap_err();
+    assert!(error.contains("switching off the offloads of lo"), "{error}");
+    assert!(error.contains("scope `host-net`"), "{error}");
+    assert_eq!(check(FakeInterfaces::of_the_host(), &[Scope::Run, Scope::HostNet]), Ok(()));
+    assert_eq!(check(FakeInterfaces::default(), &[Scope::Run]), Ok(()), "in a namespace");
 }
 
 #[tokio::test]
