@@ -48,6 +48,10 @@ build() {
     "${cargo[@]}" build --locked --profile dist -p ccbench
     "${cargo[@]}" build --locked --profile dist -p ccbench-agent
     du --apparent-size -BM "$programs/ccbench" "$programs/ccbench-agent"
+    local program
+    for program in "$programs/ccbench" "$programs/ccbench-agent"; do
+        [ -z "$(nm "$program" 2>/dev/null | sed -n 1p)" ] || die "$program has symbols; see profile.dist in Cargo.toml"
+    done
 }
 
 tarball() {
