@@ -102,6 +102,20 @@ fn an_error_of_squeue_is_not_waited_for() {
     assert!(bench.path("shards/jobs/7").exists(), "the next command finds the job");
 }
 
+/// The next command would submit the same shards again.
+#[test]
+fn a_job_that_cannot_be_recorded_is_named() {
+    let bench = Bench::new();
+    let sbatch = bench.program("sbatch", "#!/bin/sh\n: >shards/jobs\necho 7\n");
+    let plan = source_root().join("plans/quickstart.toml").display().to_string();
+    let mut command = bench.command(&["submit", &plan, "--sim", "--slurm", "--out", "shards"]);
+    let done = command.env("PATH", sbatch.parent().unwrap()).output().unwrap();
+    assert_eq!(done.status.code(), Some(1), "{}", text(&done));
+    for part in ["job 7: ", "job 7 is in Slurm's queue, but", "shards/jobs", "`scancel 7`"] {
+        assert!(err(&done).contains(part), "{part}: {}", text(&done));
+    }
+}
+
 #[test]
 fn a_scheduler_is_named() {
     let done = submit(&[]);

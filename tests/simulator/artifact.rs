@@ -1,8 +1,12 @@
 //! Tests `ccbench artifact`: packs a simulated run, and runs it again from the archive alone.
 
+use std::io::Write as _;
 use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
 
-use ccbench_tests::{Bench, text};
+use ccbench_tests::{Bench, SETUP_TIMEOUT, text, wait_for};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::PLAN;
 
@@ -92,6 +96,42 @@ fn other_results_differ_with_exit_code_4() {
     let done = claim("1");
     assert_eq!(done.status.code(), Some(4), "{}", text(&done));
     assert!(text(&done).contains("DIFFERS  claim 1, fills the link"), "{}", text(&done));
+}
+
+#[test]
+fn a_rerun_that_prints_its_comparison_can_be_interrupted() {
+    let author = Bench::new();
+    let archive = packed(&author);
+    let done = Bench::new().run(&["artifact", "rerun", &archive]);
+    let begin = String::from_utf8_lossy(&done.stdout).find("agrees   ").unwrap();
+    let comparison = done.stdout.len() - begin;
+    let reviewer = Bench::new();
+    // The comparison waits for room in this pipe. What is printed before it fits into the pipe's last page.
+    let (_reader, mut almost_full) = std::io::pipe().unwrap();
+    let bytes = rustix::pipe::fcntl_getpipe_size(&almost_full).unwrap();
+    let room = begin + comparison / 2;
+    assert!(room < 4096, "{}", text(&done));
+    almost_full.write_all(&vec![b' '; bytes - room]).unwrap();
+    let mut command = reviewer.command(&["artifact", "rerun", &archive]);
+    let mut rerun = command.stdout(almost_full).stderr(Stdio::null()).spawn().unwrap();
+    wait_for("the end of the trials", SETUP_TIMEOUT, || {
+        let dirs = std::fs::read_dir(reviewer.path("")).unwrap().flatten();
+        let runs = dirs.filter_map(|dir| std::fs::read_dir(dir.path().join("rerun")).ok());
+        let runs = runs.flatten().flatten();
+        let mut journals =
+            runs.map(|run| std::fs::read_to_string(run.path().join("journal.ndjson")));
+        journals.any(|journal| journal.is_ok_and(|text| text.contains("\"run_end\"")))
+    });
+    // The summary of the rerun, which can be interrupted too, is then complete.
+    std::thread::sleep(Duration::from_secs(1));
+    let pid = Pid::from_raw(i32::try_from(rerun.id()).unwrap()).unwrap();
+    let mut status = None;
+    wait_for("the end of the command", SETUP_TIMEOUT, || {
+        kill_process(pid, Signal::INT).unwrap();
+        status = rerun.try_wait().unwrap();
+        status.is_some()
+    });
+    assert_eq!(status.unwrap().code(), Some(130));
 }
 
 #[test]

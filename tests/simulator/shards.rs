@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 use std::sync::LazyLock;
 
+use ccbench_proto::sealed_line::seal;
 use ccbench_tests::run_files::{Contents, assert_equal, tables, tables_and_summaries};
 use ccbench_tests::s3::S3Server;
 use ccbench_tests::{Bench, SETUP_TIMEOUT, text, wait_for};
@@ -67,6 +68,7 @@ fn merged_shards_are_equal_to_one_run() {
     let (code, printed) = merge(&bench, &["shards"]);
     assert_eq!(code, Some(0), "{printed}");
     assert_equal(&tables_and_summaries(&bench), &WHOLE.with_summaries);
+    assert!(!bench.results().join("backend.json").exists(), "only shards need it");
     let dir = bench.results().display().to_string();
     let verified = bench.run(&["verify", &dir]);
     assert_eq!(verified.status.code(), Some(0), "{}", text(&verified));
@@ -168,6 +170,30 @@ fn what_fails_again_exits_with_2() {
         assert_eq!(code, Some(2), "{printed}");
         assert!(printed.contains(message), "{printed}");
     }
+}
+
+/// The tasks of an array start at the same time, when no trial is committed yet.
+#[test]
+fn the_first_attempt_decides_the_backend() {
+    let bench = Bench::new();
+    assert_eq!(shard(&bench, "1/3", "shards").status.code(), Some(0));
+    for folder in ["commits", "files", "sessions"] {
+        std::fs::remove_dir_all(bench.path(&format!("shards/{folder}"))).unwrap();
+    }
+    let backend = bench.path("shards/run/backend.json");
+    let own = std::fs::read_to_string(&backend).unwrap();
+    let other = seal(r#"{"attempt":"a","backend":{"kind":"testbed"}}"#);
+    std::fs::write(&backend, other).unwrap();
+    let refused = shard(&bench, "1/3", "shards");
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+    assert!(text(&refused).contains("attempt a in shards ran on another"), "{}", text(&refused));
+    assert_eq!(count(&bench.path("shards/sessions")), 0, "no trial runs");
+    std::fs::write(&backend, own).unwrap();
+    three(&bench, "shards");
+    // A store of a version that did not record the backend.
+    std::fs::remove_file(&backend).unwrap();
+    let (code, printed) = merge(&bench, &["shards"]);
+    assert_eq!(code, Some(0), "{printed}");
 }
 
 /// Returns the decisions in `run.json`.

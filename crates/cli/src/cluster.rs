@@ -53,16 +53,21 @@ pub struct Job {
     pub shares_nodes: bool,
 }
 
-/// Returns the time limit of a shard: the length of its trials with a margin. A shard that is stopped at the limit continues when
-/// it is submitted again.
+/// Returns the time limit of a shard: the length of its trials and of the pauses between them, with a margin. A shard that is stopped at
+/// the limit continues when it is submitted again.
 pub fn time_limit(plan: &CheckedPlan, shards: u32, kind: JobKind) -> Duration {
     let numbers = schedule::partition(plan, shards);
     let lengths = plan.trial_lengths();
+    // The lab and the simulator have no pauses.
+    let gap = match kind {
+        JobKind::Testbed => plan.plan().gap.duration(),
+        JobKind::Lab | JobKind::Simulator => Duration::ZERO,
+    };
     let mut loads = vec![Duration::ZERO; shards as usize];
     for (trial, number) in schedule::trials(plan).iter().zip(numbers) {
         let load = loads.get_mut(number.saturating_sub(1) as usize);
         if let (Some(load), Some(length)) = (load, lengths.get(trial.point_id as usize)) {
-            *load += length.duration() + TRIAL_OVERHEAD;
+            *load += length.duration() + gap + TRIAL_OVERHEAD;
         }
     }
     let factor = if kind == JobKind::Lab { LAB_TIME_FACTOR } else { TIME_FACTOR };
@@ -393,7 +398,13 @@ exec /opt/ccbench run '/home/a b/it'\\''s.toml' --out /data/x --shard \"$SLURM_A
     }
 
     fn plan() -> CheckedPlan {
-        let text = plans::of_lengths("name = \"limit\"\nrepeat = 3", &["10s", "30s"]);
+        plan_with("")
+    }
+
+    /// Returns the plan with another key.
+    fn plan_with(key: &str) -> CheckedPlan {
+        let head = format!("name = \"limit\"\nrepeat = 3\n{key}");
+        let text = plans::of_lengths(&head, &["10s", "30s"]);
         check::read(&text, &[]).unwrap().0
     }
 
@@ -425,5 +436,13 @@ exec /opt/ccbench run '/home/a b/it'\\''s.toml' --out /data/x --shard \"$SLURM_A
         let half = seconds(2, JobKind::Simulator);
         assert!(half < 0.7 * all && half >= 0.5 * all, "{half} of {all}");
         assert!(seconds(1, JobKind::Lab) > 10.0 * all);
+        let paused = plan_with("gap = \"10min\"");
+        let pauses = |kind| {
+            let limits = [&paused, &plan].map(|plan| time_limit(plan, 1, kind).as_secs_f64());
+            (limits[0] - limits[1]).round()
+        };
+        // Six pauses.
+        assert_eq!(pauses(JobKind::Testbed), 3600.0 * TIME_FACTOR);
+        assert_eq!((pauses(JobKind::Lab), pauses(JobKind::Simulator)), (0.0, 0.0));
     }
 }

@@ -7,7 +7,7 @@ use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_results::digest::FileDigest;
 use ccbench_results::merge::{Merge, MergeError, Staging};
 use ccbench_results::shard::{
-    COMMITS, Commit, DUPLICATES, RUN_FOLDER, SESSIONS, Session, commit_key,
+    BACKEND_KEY, COMMITS, Commit, DUPLICATES, RUN_FOLDER, SESSIONS, Session, commit_key,
 };
 use ccbench_results::stopping::StoppingRules;
 use ccbench_store::{ObjectError, ShardStore};
@@ -37,16 +37,18 @@ pub async fn collect(store: &dyn ShardStore, staging: Staging) -> Result<Collect
     let mut read = String::new();
     let mut add = |key: &str, digest: FileDigest| read += &format!("{}  {key}\n", digest.sha256);
     for key in store.list(RUN_FOLDER).await? {
+        // Only shards need it: the sessions have the backends of the trials.
+        if key == BACKEND_KEY {
+            continue;
+        }
         let path = staging.file(key.strip_prefix(&prefix).unwrap_or(&key))?;
         store.download(&key, &path).await?;
         add(&key, digest_of(&path)?);
     }
     let (mut sessions, mut commits, mut duplicates) = (vec![], vec![], vec![]);
-    for (key, content) in records(store, SESSIONS).await? {
-        add(&key, FileDigest::of(&content));
-        sessions.push(Session::decode(&key, &content)?);
-    }
-    for (folder, found) in [(COMMITS, &mut commits), (DUPLICATES, &mut duplicates)] {
+    // Shards may run meanwhile. They write a session, then a commit, then the duplicates of this commit, so the reverse order finds
+    // the session of every commit.
+    for (folder, found) in [(DUPLICATES, &mut duplicates), (COMMITS, &mut commits)] {
         for (key, content) in records(store, folder).await? {
             add(&key, FileDigest::of(&content));
             let commit = Commit::decode(&key, &content)?;
@@ -56,6 +58,10 @@ pub async fn collect(store: &dyn ShardStore, staging: Staging) -> Result<Collect
             }
             found.push(commit);
         }
+    }
+    for (key, content) in records(store, SESSIONS).await? {
+        add(&key, FileDigest::of(&content));
+        sessions.push(Session::decode(&key, &content)?);
     }
     let merge = Merge::new(staging, sessions, commits, &duplicates)?;
     Ok(Collected { merge, sha256: FileDigest::of(read.as_bytes()).sha256 })
@@ -156,4 +162,60 @@ pub async fn download_all(
     let download =
         |(key, path): (String, PathBuf)| async move { store.download(&key, &path).await };
     stream::iter(files).map(download).buffer_unordered(MAX_CONCURRENT_REQUESTS).try_collect().await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use ccbench_store::{Creation, Pending};
+
+    use super::*;
+
+    /// A store that notes which folders are listed.
+    struct Listed {
+        store: Box<dyn ShardStore>,
+        folders: RefCell<Vec<String>>,
+    }
+
+    impl ShardStore for Listed {
+        fn location(&self) -> &str {
+            self.store.location()
+        }
+        fn upload<'a>(&'a self, key: &'a str, file: &'a Path) -> Pending<'a, ()> {
+            self.store.upload(key, file)
+        }
+        fn create<'a>(&'a self, key: &'a str, content: Vec<u8>) -> Pending<'a, Creation> {
+            self.store.create(key, content)
+        }
+        fn list<'a>(&'a self, folder: &'a str) -> Pending<'a, Vec<String>> {
+            self.folders.borrow_mut().push(folder.to_owned());
+            self.store.list(folder)
+        }
+        fn exists<'a>(&'a self, key: &'a str) -> Pending<'a, bool> {
+            self.store.exists(key)
+        }
+        fn read<'a>(&'a self, key: &'a str) -> Pending<'a, Option<Vec<u8>>> {
+            self.store.read(key)
+        }
+        fn download<'a>(&'a self, key: &'a str, file: &'a Path) -> Pending<'a, ()> {
+            self.store.download(key, file)
+        }
+        fn remove<'a>(&'a self, key: &'a str) -> Pending<'a, ()> {
+            self.store.remove(key)
+        }
+    }
+
+    /// An attempt may start and commit a trial between two of these listings.
+    #[test]
+    fn sessions_are_listed_after_the_commits_that_need_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = ccbench_store::open(&dir.path().join("shards").to_string_lossy()).unwrap();
+        let listed = Listed { store, folders: RefCell::default() };
+        let staging = Staging::new(dir.path()).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        // There is no plan, which is noticed after all records are read.
+        runtime.block_on(collect(&listed, staging)).err().unwrap();
+        assert_eq!(*listed.folders.borrow(), [RUN_FOLDER, DUPLICATES, COMMITS, SESSIONS]);
+    }
 }

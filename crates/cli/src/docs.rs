@@ -112,9 +112,10 @@ pub fn of(error: &CliError) -> Vec<Section> {
         CliError::Results(error) => results_section(error),
         CliError::Pki(error) => pki_section(error),
         CliError::View(error) => view_section(error),
-        CliError::RunCache(_) | CliError::Scheduler(_) | CliError::SchedulerLost(_) => {
-            Some(CLUSTER)
-        }
+        CliError::RunCache(_)
+        | CliError::Scheduler(_)
+        | CliError::SchedulerLost(_)
+        | CliError::JobNotRecorded { .. } => Some(CLUSTER),
         CliError::Usage(_)
         | CliError::Terminated
         | CliError::File(_)

@@ -78,6 +78,17 @@ pub enum CliError {
     /// A scheduler did not answer when a job was submitted, and may have the job.
     #[error("{0}")]
     SchedulerLost(String),
+    /// A job is in Slurm's queue but not in the store, where the next command would look for it.
+    #[error(
+        "job {id} is in Slurm's queue, but the store cannot keep its ID: {source}; cancel the job (`scancel {id}`) or wait for its end \
+         (`squeue --jobs {id}`), then repeat the command: it does not know this job and would run the same shards again"
+    )]
+    JobNotRecorded {
+        /// The job.
+        id: String,
+        /// Why.
+        source: Box<ShardRunError>,
+    },
     /// The asynchronous runtime or its signal handlers are not available.
     #[error("cannot {op}: {source}")]
     Runtime {
@@ -118,6 +129,7 @@ impl CliError {
             }
             Self::Backend(error) => error.exit_code(),
             Self::Shard(error) => error.exit_code(),
+            Self::JobNotRecorded { source, .. } => source.exit_code(),
             Self::Terminated => ExitCode::Terminated,
             Self::Lab(error) => error.exit_code(),
             Self::Results(error) => of_results(error),

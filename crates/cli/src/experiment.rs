@@ -1,6 +1,7 @@
 //! An experiment: a checked plan, its trace files and its trials.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::path::PathBuf;
 
 use ccbench_proto::plan::check::CheckedPlan;
@@ -57,8 +58,10 @@ pub struct Experiment {
     traces: BTreeMap<String, Vec<u8>>,
     /// Contents of the supplied congestion controls, by the name in the plan.
     ccs: BTreeMap<String, Vec<u8>>,
-    /// Identifies the experiment in the folder of its sockets and in the agents' log lines.
+    /// Identifies the experiment for the agents, which two controllers on different machines may use.
     pub id: String,
+    /// The name of its folder in the state directory. The ID is too long for the paths of sockets.
+    pub folder: String,
     /// How it runs.
     pub options: ExperimentOptions,
 }
@@ -69,9 +72,11 @@ impl Experiment {
         let LoadedPlan { plan, traces, ccs, .. } = loaded;
         let now = clock::utc().strftime("%Y%m%dT%H%M%SZ");
         // Sorts by time and is unique on this machine.
-        let id = format!("{now}-{}-{}", std::process::id(), plan.plan().name);
+        let folder = format!("{now}-{}-{}", std::process::id(), plan.plan().name);
+        // Controllers in containers often have the same process ID. Keys of a `RandomState` are from the kernel's random numbers.
+        let id = format!("{folder}-{:016x}", RandomState::new().hash_one(&folder));
         let resolved = resolve::to_toml(&plan);
-        Self { resolved, plan, traces, ccs, id, options }
+        Self { resolved, plan, traces, ccs, id, folder, options }
     }
 
     /// Returns the trace files by their names in the results directory.
@@ -127,4 +132,28 @@ fn stored(files: &BTreeMap<String, Vec<u8>>) -> BTreeMap<PathBuf, Vec<u8>> {
     let names = stored_names(&files.keys().cloned().collect());
     let copy = |(file, name)| Some((name, files.get(&file)?.clone()));
     names.into_iter().filter_map(copy).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan_source::PlanSource;
+
+    #[test]
+    fn controllers_with_the_same_process_id_have_different_runs() {
+        let plan = include_str!("../../../plans/quickstart.toml");
+        let new = || {
+            let loaded = PlanSource::embedded("quickstart.toml", plan, &[]).load_again(&[]);
+            Experiment::new(loaded.unwrap(), ExperimentOptions::default())
+        };
+        let (one, other) = (new(), new());
+        let random = |experiment: &Experiment| {
+            let digits = experiment.id.strip_prefix(&format!("{}-", experiment.folder)).unwrap();
+            assert!(digits.len() == 16 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
+            digits.to_owned()
+        };
+        assert_ne!(random(&one), random(&other));
+        let process = one.folder.split('-').nth(1).map(str::to_owned);
+        assert_eq!(process, Some(std::process::id().to_string()));
+    }
 }

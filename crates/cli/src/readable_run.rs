@@ -102,10 +102,10 @@ fn remote(run: &Path) -> Option<String> {
 
 /// Returns whether a store has shards rather than a results directory.
 async fn has_shards(store: &dyn ShardStore) -> Result<bool, CliError> {
-    if store.read(PLAN_KEY).await?.is_some() {
+    if store.exists(PLAN_KEY).await? {
         return Ok(true);
     }
-    if store.read(RUN_RECORD).await?.is_some() {
+    if store.exists(RUN_RECORD).await? {
         return Ok(false);
     }
     let location = store.location();

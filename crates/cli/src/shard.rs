@@ -11,7 +11,8 @@ use std::path::Path;
 
 use ccbench_proto::schedule::{self, ScheduledTrial, Shard};
 use ccbench_results::shard::{
-    Attempt, COMMITS, Commit, PLAN_KEY, RUN_FOLDER, SchedulerJob, Session, commit_key, trial_of_key,
+    Attempt, BACKEND_KEY, COMMITS, Commit, PLAN_KEY, RUN_FOLDER, SchedulerJob, Session, commit_key,
+    trial_of_key,
 };
 use ccbench_results::stopping::StoppingRules;
 use ccbench_results::store::RunDir;
@@ -24,6 +25,9 @@ use crate::collect::rules_after;
 use crate::console::message;
 use crate::exit::{ExitCode, from_results};
 use crate::experiment::Experiment;
+
+/// How often an object is created at most: a store may refuse conflicting requests and have no object afterwards.
+const MAX_REQUESTS: u32 = 5;
 
 /// The environment does not identify the shard.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -108,16 +112,16 @@ pub enum ShardRunError {
         /// The file.
         key: String,
     },
-    /// The trials in the store ran on another backend.
+    /// Another attempt at the run has another backend.
     #[error(
-        "the trials of attempt {attempt} in {location} ran on another backend, on another version of it, or with another dilation of the \
+        "attempt {attempt} in {location} ran on another backend, on another version of it, or with another dilation of the \
          lab; run all shards with the same programs and options (in the lab also --engine and --dilation), or give these shards a place \
          of their own (--out)"
     )]
     OtherBackend {
         /// The store.
         location: String,
-        /// The attempt whose trials they are.
+        /// The other attempt.
         attempt: String,
     },
     /// The store is inconsistent: it says both that an object exists and that it does not.
@@ -239,7 +243,7 @@ impl ShardRun {
     /// Puts the files of the run and the description of this attempt into the store.
     ///
     /// # Errors
-    /// The store cannot be written, does not refuse to create an object twice, meanwhile has another plan, or has trials of
+    /// The store cannot be written, does not refuse to create an object twice, meanwhile has another plan, or has shards of
     /// another backend.
     pub async fn begin(&self, dir: &RunDir) -> Result<(), ShardRunError> {
         check_creation(&*self.store, &format!("probes/{}", self.attempt.id)).await?;
@@ -269,13 +273,35 @@ impl ShardRun {
             }
         }
         let session = dir.session(&self.attempt);
-        self.check_backend(&session).await?;
+        self.check_committed_backend(&session).await?;
+        self.claim_backend(&session).await?;
         self.store.create(&self.attempt.key(), session.encode()?).await?;
         Ok(())
     }
 
-    /// Compares the backend with that of a committed trial, because trials of different backends cannot be merged.
-    async fn check_backend(&self, session: &Session) -> Result<(), ShardRunError> {
+    /// Records the backend of the run unless an attempt has done so, and compares it with the recorded one: trials of different backends
+    /// cannot be merged. A scheduler may start all shards at once, when no trial is committed yet.
+    async fn claim_backend(&self, session: &Session) -> Result<(), ShardRunError> {
+        let content = session.encode_backend()?;
+        let location = || self.store.location().to_owned();
+        for _ in 0..MAX_REQUESTS {
+            if self.store.create(BACKEND_KEY, content.clone()).await? == Creation::New {
+                return Ok(());
+            }
+            if let Some(found) = self.store.read(BACKEND_KEY).await? {
+                return match session.other_backend(&found)? {
+                    Some(attempt) => {
+                        Err(ShardRunError::OtherBackend { location: location(), attempt })
+                    }
+                    None => Ok(()),
+                };
+            }
+        }
+        Err(ShardRunError::Inconsistent { location: location(), key: BACKEND_KEY.to_owned() })
+    }
+
+    /// Compares the backend with that of a committed trial, for stores of versions that did not record the backend of the run.
+    async fn check_committed_backend(&self, session: &Session) -> Result<(), ShardRunError> {
         let first = self.committed.borrow().first().copied();
         let Some((point_id, trial)) = first else { return Ok(()) };
         let key = commit_key(point_id, trial);
@@ -332,8 +358,6 @@ impl ShardRun {
 
     /// Commits a trial. Returns the commit of another attempt if that was first.
     async fn commit(&self, commit: &Commit) -> Result<Option<Commit>, ShardRunError> {
-        /// A store may refuse conflicting requests and have no object afterwards.
-        const MAX_REQUESTS: u32 = 5;
         let (key, content) = (commit.key(), commit.encode()?);
         for _ in 0..MAX_REQUESTS {
             if self.store.create(&key, content.clone()).await? == Creation::New {

@@ -99,8 +99,8 @@ impl Testbed {
     /// Builds the topology in network namespaces of this machine.
     async fn build(experiment: &Experiment) -> Result<Self, BackendError> {
         let plan = experiment.plan.plan();
-        let Experiment { resolved, id, options, .. } = experiment;
-        let process = TestbedProcess::start(resolved, id, options.rootless).await?;
+        let Experiment { resolved, folder, options, .. } = experiment;
+        let process = TestbedProcess::start(resolved, folder, options.rootless).await?;
         let sockets = process.ready.nodes.iter();
         let sockets =
             sockets.map(|(name, node)| (name.clone(), Address::Socket(node.socket.clone())));

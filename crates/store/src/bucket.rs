@@ -4,13 +4,18 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::path::Path as FilePath;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::{FutureExt as _, TryStreamExt as _};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
-use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::client::{HttpError, HttpErrorKind};
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::path::Path;
-use object_store::{Error, ObjectStore, ObjectStoreExt as _, PutMode, PutPayload, WriteMultipart};
+use object_store::{
+    ClientConfigKey, ClientOptions, Error, ObjectStore, ObjectStoreExt as _, PutMode, PutPayload,
+    RetryConfig, WriteMultipart,
+};
 use tokio::sync::Mutex;
 
 use super::error::file_error;
@@ -20,6 +25,15 @@ use super::{Creation, MAX_RECORD_BYTES, ObjectError, Pending, ShardStore};
 const PART_BYTES: usize = 8 << 20;
 /// Parts of an upload that are in flight at the same time. Together with the part being read, they bound the memory.
 const PARTS_IN_FLIGHT: usize = 3;
+
+/// Time limit of a request with its content: a part of an upload may use a link of 1 Mbit/s together with others. A server that
+/// cannot be reached is noticed sooner: the client waits 5 s for a connection, and its keepalives end a dead one.
+const REQUEST_TIMEOUT: &str = "5min";
+/// Time after which a failed request is not repeated. A repeated request has the signature of the first one, which S3 accepts for
+/// 15 minutes.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(600);
+/// How often an object is created at most when no answer comes.
+const MAX_CREATES: u32 = 3;
 
 /// Objects of a bucket, all with the same prefix.
 pub(crate) struct Bucket {
@@ -36,7 +50,10 @@ type Connection = Result<Arc<dyn ObjectStore>, Error>;
 
 /// Makes the client of a bucket with the S3 API.
 fn s3(builder: AmazonS3Builder, bucket: &str) -> Connection {
-    let builder = builder.with_bucket_name(bucket);
+    const TIMEOUT: AmazonS3ConfigKey = AmazonS3ConfigKey::Client(ClientConfigKey::Timeout);
+    let timeout = request_timeout(builder.get_config_value(&TIMEOUT));
+    let builder = builder.with_bucket_name(bucket).with_config(TIMEOUT, timeout);
+    let builder = builder.with_retry(retry());
     let endpoint = [AmazonS3ConfigKey::S3Endpoint, AmazonS3ConfigKey::Endpoint]
         .iter()
         .find_map(|key| builder.get_config_value(key));
@@ -46,7 +63,10 @@ fn s3(builder: AmazonS3Builder, bucket: &str) -> Connection {
 
 /// Makes the client of a container of Azure Blob Storage.
 fn azure(builder: MicrosoftAzureBuilder, container: &str) -> Connection {
-    let builder = builder.with_container_name(container);
+    const TIMEOUT: AzureConfigKey = AzureConfigKey::Client(ClientConfigKey::Timeout);
+    let timeout = request_timeout(builder.get_config_value(&TIMEOUT));
+    let builder = builder.with_container_name(container).with_config(TIMEOUT, timeout);
+    let builder = builder.with_retry(retry());
     let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
     let builder = if is_http(endpoint) { builder.with_allow_http(true) } else { builder };
     Ok(Arc::new(builder.build()?))
@@ -54,7 +74,30 @@ fn azure(builder: MicrosoftAzureBuilder, container: &str) -> Connection {
 
 /// Makes the client of a Google Cloud Storage bucket.
 fn gcs(builder: GoogleCloudStorageBuilder, bucket: &str) -> Connection {
-    Ok(Arc::new(builder.with_bucket_name(bucket).build()?))
+    const TIMEOUT: GoogleConfigKey = GoogleConfigKey::Client(ClientConfigKey::Timeout);
+    let timeout = request_timeout(builder.get_config_value(&TIMEOUT));
+    let builder = builder.with_bucket_name(bucket).with_config(TIMEOUT, timeout);
+    Ok(Arc::new(builder.with_retry(retry()).build()?))
+}
+
+/// Returns the time limit of a request: [`REQUEST_TIMEOUT`], unless the environment sets another one (`AWS_TIMEOUT`).
+fn request_timeout(configured: Option<String>) -> String {
+    let default = ClientOptions::default().get_config_value(&ClientConfigKey::Timeout);
+    let given = if configured == default { None } else { configured };
+    given.unwrap_or_else(|| REQUEST_TIMEOUT.to_owned())
+}
+
+/// Returns when failed requests are repeated.
+fn retry() -> RetryConfig {
+    RetryConfig { retry_timeout: RETRY_TIMEOUT, ..RetryConfig::default() }
+}
+
+/// Returns whether the server may have done what was requested although there is no answer.
+fn is_unanswered(error: &Error) -> bool {
+    let first: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    std::iter::successors(first, |&error| error.source())
+        .filter_map(|error| error.downcast_ref::<HttpError>())
+        .any(|error| matches!(error.kind(), HttpErrorKind::Timeout | HttpErrorKind::Interrupted))
 }
 
 /// Returns whether the endpoint's scheme is http. A user who writes it means it, for example for a store in the cluster's
@@ -150,6 +193,32 @@ impl Bucket {
         Ok(keys)
     }
 
+    async fn has(&self, key: &str) -> Result<bool, ObjectError> {
+        match self.store.head(&self.path(key)?).await {
+            Ok(_) => Ok(true),
+            Err(Error::NotFound { .. }) => Ok(false),
+            Err(source) => Err(self.error("read", key)(source)),
+        }
+    }
+
+    /// Creates an object. Repeats the request if there is no answer. The client does not do this itself, because the object may be
+    /// that of the first request: then the result is [`Creation::Exists`], and callers compare the contents.
+    async fn put_new(&self, key: &str, content: Vec<u8>) -> Result<Creation, ObjectError> {
+        let (path, payload) = (self.path(key)?, PutPayload::from(content));
+        let mut sent = 0;
+        loop {
+            sent += 1;
+            match self.store.put_opts(&path, payload.clone(), PutMode::Create.into()).await {
+                Ok(_) => return Ok(Creation::New),
+                Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => {
+                    return Ok(Creation::Exists);
+                }
+                Err(error) if sent < MAX_CREATES && is_unanswered(&error) => {}
+                Err(source) => return Err(self.error("create", key)(source)),
+            }
+        }
+    }
+
     async fn content(&self, key: &str) -> Result<Option<Vec<u8>>, ObjectError> {
         let path = self.path(key)?;
         let found = match self.store.get(&path).await {
@@ -206,22 +275,15 @@ impl ShardStore for Bucket {
     }
 
     fn create<'a>(&'a self, key: &'a str, content: Vec<u8>) -> Pending<'a, Creation> {
-        async move {
-            let path = self.path(key)?;
-            let payload = PutPayload::from(content);
-            match self.store.put_opts(&path, payload, PutMode::Create.into()).await {
-                Ok(_) => Ok(Creation::New),
-                Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => {
-                    Ok(Creation::Exists)
-                }
-                Err(source) => Err(self.error("create", key)(source)),
-            }
-        }
-        .boxed_local()
+        self.put_new(key, content).boxed_local()
     }
 
     fn list<'a>(&'a self, folder: &'a str) -> Pending<'a, Vec<String>> {
         self.keys(folder).boxed_local()
+    }
+
+    fn exists<'a>(&'a self, key: &'a str) -> Pending<'a, bool> {
+        self.has(key).boxed_local()
     }
 
     fn read<'a>(&'a self, key: &'a str) -> Pending<'a, Option<Vec<u8>>> {
@@ -246,6 +308,9 @@ impl ShardStore for Bucket {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader};
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
     use ccbench_tests::s3::S3Server;
     use object_store::memory::InMemory;
 
@@ -285,6 +350,57 @@ mod tests {
             // A store that is written to begins with a create and a delete.
             assert!(error.contains("may read, write, list and delete objects"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_slow_link_has_time_unless_the_environment_says_otherwise() {
+        let timeout = |builder: &AmazonS3Builder| {
+            let key = AmazonS3ConfigKey::Client(ClientConfigKey::Timeout);
+            request_timeout(builder.get_config_value(&key))
+        };
+        assert_eq!(timeout(&AmazonS3Builder::new()), REQUEST_TIMEOUT);
+        let key = AmazonS3ConfigKey::Client(ClientConfigKey::Timeout);
+        assert_eq!(timeout(&AmazonS3Builder::new().with_config(key, "7s")), "7s");
+        assert_eq!(retry().retry_timeout, RETRY_TIMEOUT);
+    }
+
+    /// Reads the head and the body of a request.
+    fn read_request(stream: &TcpStream) {
+        let mut reader = BufReader::new(stream);
+        let (mut line, mut length) = (String::new(), 0);
+        while reader.read_line(&mut line).unwrap() > 2 {
+            let (name, value) = line.split_once(": ").unwrap_or_default();
+            if name.eq_ignore_ascii_case("content-length") {
+                length = value.trim_end().parse().unwrap();
+            }
+            line.clear();
+        }
+        reader.read_exact(&mut vec![0; length]).unwrap();
+    }
+
+    /// The server keeps the object of the first request, but its answer is lost.
+    #[test]
+    fn a_creation_without_an_answer_is_repeated() {
+        let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let builder = AmazonS3Builder::new()
+            .with_endpoint(format!("http://{}", server.local_addr().unwrap()))
+            .with_access_key_id("test")
+            .with_secret_access_key("testsecret")
+            .with_config(AmazonS3ConfigKey::Client(ClientConfigKey::Timeout), "1s");
+        let connect = |_: &str, bucket: &str| Some(s3(builder, bucket));
+        let bucket = Bucket::with("s3://ccbench/a", connect).unwrap();
+        let answers = std::thread::spawn(move || {
+            let (unanswered, _) = server.accept().unwrap();
+            read_request(&unanswered);
+            let (mut answered, _) = server.accept().unwrap();
+            read_request(&answered);
+            let refusal = b"HTTP/1.1 412 Precondition Failed\r\ncontent-length: 0\r\n\r\n";
+            answered.write_all(refusal).unwrap();
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let created = runtime.block_on(bucket.create("commits/c", b"1".to_vec())).unwrap();
+        assert_eq!(created, Creation::Exists);
+        answers.join().unwrap();
     }
 
     /// Bytes without repetition, for more than two parts.
@@ -331,6 +447,8 @@ mod tests {
             assert_eq!(bucket.create("files/c", b"2".to_vec()).await.unwrap(), Creation::Exists);
             assert_eq!(bucket.read("files/c").await.unwrap().unwrap(), b"1");
             assert_eq!(bucket.read("files/d").await.unwrap(), None);
+            assert!(bucket.exists("files/c").await.unwrap());
+            assert!(!bucket.exists("files/d").await.unwrap());
             let keys = ["files/c", "files/point=1/large", "files/point=1/small"];
             assert_eq!(bucket.list("files").await.unwrap(), keys);
             assert_eq!(bucket.list("none").await.unwrap(), [""; 0]);

@@ -111,6 +111,15 @@ impl Directory {
         }
     }
 
+    fn has_file(&self, key: &str) -> Result<bool, ObjectError> {
+        let path = self.root.join(key);
+        match std::fs::metadata(&path) {
+            Ok(metadata) => Ok(metadata.is_file()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(file_error("examine", &path)(error)),
+        }
+    }
+
     fn copy_file(&self, key: &str, to: &Path) -> Result<(), ObjectError> {
         let path = self.root.join(key);
         let source = input::open_regular(&path);
@@ -178,6 +187,11 @@ impl ShardStore for Directory {
     fn list<'a>(&'a self, folder: &'a str) -> Pending<'a, Vec<String>> {
         let folder = folder.to_owned();
         self.blocking(move |directory| directory.keys(&folder))
+    }
+
+    fn exists<'a>(&'a self, key: &'a str) -> Pending<'a, bool> {
+        let key = key.to_owned();
+        self.blocking(move |directory| directory.has_file(&key))
     }
 
     fn read<'a>(&'a self, key: &'a str) -> Pending<'a, Option<Vec<u8>>> {

@@ -7,6 +7,7 @@
 
 use std::path::Path;
 
+use ccbench_io::input;
 use futures_util::future::LocalBoxFuture;
 
 mod bucket;
@@ -18,8 +19,8 @@ pub use error::{Cause, ObjectError};
 /// The future of an operation on a store.
 pub type Pending<'a, T> = LocalBoxFuture<'a, Result<T, ObjectError>>;
 
-/// Maximum size of an object that is read as a whole, in bytes.
-pub const MAX_RECORD_BYTES: u64 = 64 << 20;
+/// Maximum size of an object that is read as a whole, in bytes: that of `run.json` and the journal of a results directory.
+pub const MAX_RECORD_BYTES: u64 = input::RECORD.max_bytes;
 
 /// Whether an object was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +44,9 @@ pub trait ShardStore {
 
     /// Returns the sorted keys in a folder and its subfolders. Empty if the folder does not exist.
     fn list<'a>(&'a self, folder: &'a str) -> Pending<'a, Vec<String>>;
+
+    /// Returns whether an object exists.
+    fn exists<'a>(&'a self, key: &'a str) -> Pending<'a, bool>;
 
     /// Reads an object of at most [`MAX_RECORD_BYTES`]. Returns `None` if it does not exist.
     fn read<'a>(&'a self, key: &'a str) -> Pending<'a, Option<Vec<u8>>>;
@@ -110,6 +114,9 @@ mod tests {
         fn list<'a>(&'a self, folder: &'a str) -> Pending<'a, Vec<String>> {
             self.0.list(folder)
         }
+        fn exists<'a>(&'a self, key: &'a str) -> Pending<'a, bool> {
+            self.0.exists(key)
+        }
         fn read<'a>(&'a self, key: &'a str) -> Pending<'a, Option<Vec<u8>>> {
             self.0.read(key)
         }
@@ -142,6 +149,9 @@ mod tests {
         assert_eq!(now(store.list("none")).unwrap(), [""; 0]);
         assert_eq!(now(store.read("files/c.json")).unwrap().unwrap(), b"1");
         assert_eq!(now(store.read("files/d.json")).unwrap(), None);
+        for (key, exists) in [("files/c.json", true), ("files/d.json", false), ("files", false)] {
+            assert_eq!(now(store.exists(key)).unwrap(), exists, "{key}");
+        }
         now(store.download("files/a/b.parquet", &at("copy"))).unwrap();
         assert_eq!(std::fs::read(at("copy")).unwrap(), b"content");
         let taken = now(store.download("files/a/b.parquet", &at("copy"))).unwrap_err();
@@ -151,6 +161,20 @@ mod tests {
             now(store.remove("files/c.json")).unwrap();
         }
         assert_eq!(now(store.list("files")).unwrap(), ["files/a/b.parquet"]);
+    }
+
+    /// `run.json` and the journal of a run with 100 000 trials.
+    #[test]
+    fn objects_may_be_as_large_as_the_files_of_a_results_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Directory::open(dir.path().to_str().unwrap()).unwrap();
+        let large = (64 << 20) + 1;
+        let file = std::fs::File::create(dir.path().join("run.json")).unwrap();
+        file.set_len(large).unwrap();
+        assert_eq!(now(store.read("run.json")).unwrap().unwrap().len() as u64, large);
+        file.set_len(MAX_RECORD_BYTES + 1).unwrap();
+        let refused = now(store.read("run.json")).unwrap_err().to_string();
+        assert!(refused.contains("it is too large: the limit is 1024 MiB"), "{refused}");
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! Chooses the backend for the trials of a command.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use ccbench_proto::units::Micros;
+use ccbench_proto::wire::NodeInfo;
 use ccbench_results::backend::{DilationSource, LabImage, RunBackend};
-use ccbench_results::store::RunDir;
+use ccbench_results::store::{Kernel, RunDir};
 use ccbench_simulator::MODEL_VERSION;
 use clap::Parser;
 
@@ -126,6 +129,58 @@ pub fn resumed(given: &RunOptions, dir: &RunDir) -> Result<(RunOptions, Vec<LabI
     }
 }
 
+/// Refuses to resume a run on nodes with other kernels than those of its last session. `nodes` are their descriptions now. The plan
+/// chooses the kernels of nodes that it names a kernel for.
+///
+/// # Errors
+/// A node has another kernel.
+pub fn check_kernels(
+    dir: &RunDir,
+    experiment: &Experiment,
+    nodes: &BTreeMap<String, NodeInfo>,
+) -> Result<(), CliError> {
+    let points = experiment.plan.points();
+    let named = points.iter().flat_map(|point| Experiment::kernel_releases(point).into_keys());
+    let named: BTreeSet<String> = named.collect();
+    let mut earlier = dir.kernels();
+    earlier.retain(|node, _| !named.contains(node));
+    match other_kernels(&earlier, nodes) {
+        Some(reason) => Err(CliError::Usage(format!("{}: {reason}", dir.path().display()))),
+        None => Ok(()),
+    }
+}
+
+/// Returns why a run cannot be continued on these nodes, if they have other kernels. `earlier` are the kernels of its last session.
+fn other_kernels(
+    earlier: &BTreeMap<String, BTreeSet<Kernel>>,
+    nodes: &BTreeMap<String, NodeInfo>,
+) -> Option<String> {
+    let text = |(release, version): &Kernel| format!("{release} {version}").trim_end().to_owned();
+    // In namespaces, all nodes have the same kernel.
+    let mut changed: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for (name, kernels) in earlier {
+        let Some(NodeInfo { kernel, kernel_version, .. }) = nodes.get(name) else { continue };
+        let now = (kernel.clone(), kernel_version.clone());
+        if !kernels.contains(&now) {
+            let before = kernels.iter().map(text).collect::<Vec<_>>().join(" or ");
+            let change = format!("{} instead of {before}", text(&now));
+            changed.entry(change).or_default().push(name);
+        }
+    }
+    if changed.is_empty() {
+        return None;
+    }
+    let changed = changed.into_iter().map(|(change, names)| {
+        let node = if names.len() == 1 { "node" } else { "nodes" };
+        format!("{node} {}: {change}", names.join(", "))
+    });
+    Some(format!(
+        "this run began with another kernel, whose results may differ ({}); boot the previous kernel, then continue with `--resume`, or \
+         start a new run of its plan",
+        changed.collect::<Vec<_>>().join("; ")
+    ))
+}
+
 /// Gives options that decide what happens after a failure their last values in the sessions of a run, unless they are given again.
 fn restore(options: &mut RunOptions, command_lines: &[Vec<String>]) {
     for session in command_lines.iter().rev().filter_map(|line| session_options(line)) {
@@ -205,6 +260,42 @@ mod tests {
         let minutes = |count: u64| Some(Micros::from_secs(60 * count));
         assert_eq!(restored(""), (true, minutes(20), minutes(60)));
         assert_eq!(restored("--await-nodes 1min"), (true, minutes(1), minutes(60)));
+    }
+
+    #[test]
+    fn a_run_is_resumed_only_with_its_kernels() {
+        let node = |release: &str| NodeInfo {
+            kernel: release.to_owned(),
+            kernel_version: "#1 SMP".to_owned(),
+            ..NodeInfo::default()
+        };
+        let of = |all: &[(&str, &str)]| -> BTreeMap<String, NodeInfo> {
+            all.iter().map(|(name, release)| ((*name).to_owned(), node(release))).collect()
+        };
+        let earlier = |all: &[(&str, &[&str])]| -> BTreeMap<String, BTreeSet<Kernel>> {
+            let kernel = |release: &&str| ((*release).to_owned(), "#1 SMP".to_owned());
+            all.iter()
+                .map(|(name, releases)| ((*name).to_owned(), releases.iter().map(kernel).collect()))
+                .collect()
+        };
+        let both = earlier(&[("dst", &["6.1"]), ("src", &["6.1"])]);
+        assert_eq!(other_kernels(&both, &of(&[("dst", "6.1"), ("src", "6.1")])), None);
+        let why = other_kernels(&both, &of(&[("dst", "6.12"), ("src", "6.1")])).unwrap();
+        assert!(why.contains("(node dst: 6.12 #1 SMP instead of 6.1 #1 SMP); boot the"), "{why}");
+        let why = other_kernels(&both, &of(&[("dst", "6.12"), ("src", "6.12")])).unwrap();
+        assert!(why.contains("(nodes dst, src: 6.12 #1 SMP instead of 6.1 #1 SMP)"), "{why}");
+        // The release is the same after an update of the distribution's kernel.
+        let mut updated = of(&[("src", "6.1")]);
+        updated.values_mut().for_each(|node| node.kernel_version = "#2 SMP".to_owned());
+        let why = other_kernels(&both, &updated).unwrap();
+        assert!(why.contains("(node src: 6.1 #2 SMP instead of 6.1 #1 SMP)"), "{why}");
+        // A merged run has trials of several machines.
+        let merged = earlier(&[("src", &["6.1", "6.6"])]);
+        assert_eq!(other_kernels(&merged, &of(&[("src", "6.6")])), None);
+        let why = other_kernels(&merged, &of(&[("src", "6.12")])).unwrap();
+        assert!(why.contains("6.12 #1 SMP instead of 6.1 #1 SMP or 6.6 #1 SMP"), "{why}");
+        // Runs of earlier versions have no record.
+        assert_eq!(other_kernels(&BTreeMap::new(), &of(&[("src", "6.12")])), None);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::commands::run::{self, Tables};
 use crate::console::print;
 use crate::error::CliError;
 use crate::exit::ExitCode;
+use crate::interrupt::EndsProcess;
 use crate::plan_source::PlanSource;
 use crate::readable_run::ReadableRun;
 use crate::runtime::block_on;
@@ -62,6 +63,8 @@ fn rerun_unpacked(args: ArtifactRerunArgs, dir: &Path) -> Result<ExitCode, CliEr
     let results = completed.path().to_path_buf();
     // Ignores the exit code, which is about the claims alone: a claim that does not hold may also be the artifact's result.
     run::conclude(&run_args, completed, Tables::Claims)?;
+    // It reads both runs, which may take long.
+    let _ends = EndsProcess::start();
     let comparison = artifact::compare(&artifact, &results)?;
     print(&artifact::text(&comparison));
     Ok(exit_code(comparison.is_reproduced()))

@@ -21,7 +21,7 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Returns the experiment's ID; empty without a testbed.
+    /// Returns the experiment's ID without its random digits; empty without a testbed.
     fn id(&self) -> String {
         let name = self.testbed.as_deref().and_then(Path::file_name);
         name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
@@ -51,7 +51,7 @@ fn pid_of(testbed: &Path) -> Option<i32> {
 }
 
 /// Returns what is in progress: the testbeds of this machine with their runs, and the runs without a testbed. A process runs one
-/// experiment at a time, and its ID contains the process ID (`Experiment::id`).
+/// experiment at a time, and the name of its folder contains the process ID (`Experiment::folder`).
 fn candidates(testbeds: Vec<PathBuf>, mut runs: Vec<InProgress>) -> Vec<Candidate> {
     let mut found: Vec<Candidate> = testbeds
         .into_iter()

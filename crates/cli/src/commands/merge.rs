@@ -104,7 +104,7 @@ async fn merge(args: &MergeArgs, root: &Path) -> Result<Option<Copied>, CliError
     }
     let store = ccbench_store::open(location)?;
     let store = &*store;
-    if store.read(PLAN_KEY).await?.is_none() {
+    if !store.exists(PLAN_KEY).await? {
         return Err(CliError::Usage(format!(
             "{location} has no shards; `ccbench run PLAN --shard I/N --out {location}` puts them there"
         )));

@@ -19,6 +19,7 @@ use crate::commands::run::{self, Tables};
 use crate::console::{message, print};
 use crate::error::CliError;
 use crate::exit::ExitCode;
+use crate::interrupt::EndsProcess;
 use crate::plan_source::PlanSource;
 use crate::runtime::block_on;
 
@@ -56,6 +57,7 @@ pub fn run(args: RecordArgs) -> Result<ExitCode, CliError> {
     if code != ExitCode::Success {
         return Ok(code);
     }
+    let _ends = EndsProcess::start();
     write(&dir, &stream, &output)
 }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ccbench_proto::schedule::{self, ScheduledTrial};
+use ccbench_results::backend::RunBackend;
 use ccbench_results::expect::Outcome;
 use ccbench_results::model::{RunInfo, RunStatus, TrialFilter};
 use ccbench_results::scorecard::Scorecard;
@@ -309,6 +310,9 @@ impl PlanRun<'_> {
         let Self { args, experiment, shard, .. } = *self;
         let dir = Arc::new(match (&args.resume, shard) {
             (Some(path), _) => {
+                if record.backend == RunBackend::Testbed {
+                    choice::check_kernels(&RunDir::open(path)?, experiment, &record.nodes)?;
+                }
                 // Compares all tables with their digests.
                 let (path, record) = (path.clone(), Arc::clone(record));
                 blocking(move || RunDir::resume(&path, &record)).await?

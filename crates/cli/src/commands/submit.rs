@@ -232,12 +232,11 @@ async fn submit_until_complete(
                 made.iter().for_each(|dir| drop(std::fs::remove_dir(dir)));
             }
         })?;
-        let key = format!("{JOBS}/{id}");
-        store.create(&key, id.clone().into_bytes()).await?;
+        // This command may be interrupted before the store has the ID.
+        message(format_args!("job {id}: {} of {} shards", left.len(), job.shards));
+        record(&*store, &id).await?;
         message(format_args!(
-            "job {id}: {} of {} shards; it continues if this command ends: then repeat the command, or run `ccbench merge {out}`",
-            left.len(),
-            job.shards
+            "job {id} continues if this command ends: then repeat the command, or run `ccbench merge {out}`"
         ));
         wait_for_job(&id, &*store, schedule::trials(plan).len()).await?;
         if committed(&*store).await?.len() == before.len() {
@@ -277,6 +276,15 @@ async fn wait_for_job(id: &str, store: &dyn ShardStore, trials: usize) -> Result
         }
         tokio::time::sleep(POLL).await;
     }
+}
+
+/// Puts the ID of a job into the store, where the next command looks for it.
+async fn record(store: &dyn ShardStore, id: &str) -> Result<(), CliError> {
+    let created = store.create(&format!("{JOBS}/{id}"), id.as_bytes().to_vec()).await;
+    created.map(drop).map_err(|error| {
+        let (id, source) = (id.to_owned(), Box::new(ShardRunError::from(error)));
+        CliError::JobNotRecorded { id, source }
+    })
 }
 
 /// Returns the jobs that earlier commands submitted.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use ccbench_io::owner::check_state_root;
 use ccbench_proto::testbed::Ready;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, Command};
@@ -14,7 +15,7 @@ use tracing::{info, warn};
 
 use crate::exit::ExitCode;
 use crate::file::FileError;
-use crate::paths::{agent_binary, check_state_root, state_root};
+use crate::paths::{agent_binary, state_root};
 
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -88,13 +89,17 @@ pub struct TestbedProcess {
 }
 
 impl TestbedProcess {
-    /// Builds the topology of a resolved plan. `id` identifies the experiment and the folder of its sockets.
+    /// Builds the topology of a resolved plan. `folder` is the name of the folder of its sockets, unique on this machine.
     ///
     /// # Errors
     /// The process cannot be started, or it reports an error.
     #[expect(clippy::disallowed_methods, reason = "starts the agent")]
-    pub async fn start(plan_toml: &str, id: &str, rootless: bool) -> Result<Self, TestbedError> {
-        let path = state_root().join(id);
+    pub async fn start(
+        plan_toml: &str,
+        folder: &str,
+        rootless: bool,
+    ) -> Result<Self, TestbedError> {
+        let path = state_root().join(folder);
         info!(dir = %path.display(), rootless, "build the testbed");
         let dir = StateDir::make(path)?;
         let agent = agent_binary();

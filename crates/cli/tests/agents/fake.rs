@@ -117,6 +117,13 @@ pub(crate) fn serve_rebooted(messages: Vec<Vec<u8>>) -> SocketAddr {
     start(FakeAgent { runs, is_elsewhere: true, is_rebooted: true, ..FakeAgent::default() })
 }
 
+/// Like [`serve_rebooted`], for a node whose later boot has this kernel.
+pub(crate) fn serve_upgraded(kernel: &'static str, messages: Vec<Vec<u8>>) -> SocketAddr {
+    let runs = Arc::new(Mutex::new(vec![messages].into()));
+    let (is_elsewhere, is_rebooted, upgraded_to) = (true, true, Some(kernel));
+    start(FakeAgent { runs, is_elsewhere, is_rebooted, upgraded_to, ..FakeAgent::default() })
+}
+
 /// Starts an agent on another machine, which runs this kernel after a reboot. Its stream of Run has these messages.
 pub(crate) fn serve_booting(kernel: &'static str, messages: Vec<Vec<u8>>) -> SocketAddr {
     let runs = Arc::new(Mutex::new(vec![messages].into()));
@@ -155,6 +162,8 @@ struct FakeAgent {
     /// A call, and the status with which the agent answers it.
     refuses: Option<(&'static str, (Code, &'static str))>,
     is_rebooted: bool,
+    /// The kernel from the second description on.
+    upgraded_to: Option<&'static str>,
     /// The kernel after a call of Reboot. The agent does not answer the first Describe after that call.
     boots_into: Option<&'static str>,
     /// 1 after the call of Reboot, 2 after the unanswered Describe.
@@ -177,6 +186,11 @@ impl FakeAgent {
         self.boots_into.filter(|_| self.reboot.load(Ordering::Relaxed) == 2)
     }
 
+    /// Returns the kernel of its later boot.
+    fn upgraded(&self) -> Option<&'static str> {
+        self.upgraded_to.filter(|_| self.described.load(Ordering::Relaxed) > 0)
+    }
+
     /// Returns the answer to this call. On the wire, a reply is a stream with one message.
     fn answers(&self, path: &str) -> Vec<Vec<u8>> {
         let reply = match path {
@@ -196,7 +210,7 @@ impl FakeAgent {
             }
             "/ccbench.v1.Agent/Describe" => wire::NodeInfo {
                 agent_version: VERSION.to_owned(),
-                kernel: self.booted().unwrap_or("7.3.4").to_owned(),
+                kernel: self.booted().or(self.upgraded()).unwrap_or("7.3.4").to_owned(),
                 boot_id: match (self.is_rebooted, self.described.fetch_add(1, Ordering::Relaxed)) {
                     (true, 1..) => "a later boot".to_owned(),
                     _ if self.booted().is_some() => "the boot of another kernel".to_owned(),

@@ -10,7 +10,9 @@ use ccbench_tests::SETUP_TIMEOUT;
 use rustix::process::{Pid, Signal, kill_process};
 use tonic::Code;
 
-use crate::fake::{self, serve, serve_leaving, serve_rebooted, serve_refusing, serve_runs};
+use crate::fake::{
+    self, serve, serve_leaving, serve_rebooted, serve_refusing, serve_runs, serve_upgraded,
+};
 use crate::version::{plan_of, run_on, run_on_both};
 
 /// What a reset cannot undo.
@@ -80,6 +82,31 @@ fn a_reboot_between_trials_is_recorded_in_the_trial_after_it() {
     let recorded = events.lines().filter(|line| line.contains("node_rebooted")).count();
     assert_eq!(recorded, 1, "{events}");
     assert!(events.contains("boot ID a later boot, previously another machine"), "{events}");
+}
+
+#[test]
+fn a_run_that_another_kernel_ended_is_not_resumed_with_that_kernel() {
+    let dir = tempfile::tempdir().unwrap();
+    let ccbench = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ccbench"));
+        let done = command.args(arguments).current_dir(dir.path()).output().unwrap();
+        let printed = String::from_utf8_lossy(&done.stderr).into_owned();
+        println!("{printed}");
+        (done.status.code(), printed)
+    };
+    let one = serve_upgraded("7.9.0", vec![probe(), fake::done()]);
+    std::fs::write(dir.path().join("plan.toml"), plan_of(one, serve(vec![fake::done()]))).unwrap();
+    let (_, printed) = ccbench(&["run", "plan.toml", "--out", "results"]);
+    assert!(printed.contains("rebooted into another kernel (7.9.0"), "{printed}");
+    let runs = std::fs::read_dir(dir.path().join("results")).unwrap().flatten();
+    let run = runs.map(|entry| entry.path()).find(|path| path.is_dir()).unwrap();
+    let record = || std::fs::read(run.join("run.json")).unwrap();
+    let before = record();
+    let (code, printed) = ccbench(&["run", "--resume", run.to_str().unwrap()]);
+    assert_eq!(code, Some(2), "{printed}");
+    let why = "(node one: 7.9.0 instead of 7.3.4); boot the previous kernel";
+    assert!(printed.contains(why), "{printed}");
+    assert_eq!(record(), before, "no session begins");
 }
 
 #[test]
