@@ -25,6 +25,8 @@ programs=$CARGO_TARGET_DIR/dist
 # With the same tools, the same commit gives the same bytes.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
 export SOURCE_DATE_EPOCH
+# Without a constant for the build scripts, Cargo compiles the C code of dependencies again for each commit, and all crates that use it.
+constant=(--config 'env.SOURCE_DATE_EPOCH.value="0"' --config env.SOURCE_DATE_EPOCH.force=true)
 work=$(mktemp -d)
 trap 'rm -rf "$work" target/wheel.data' EXIT
 mkdir -p "$out"
@@ -45,8 +47,8 @@ build() {
     local cargo=(cargo)
     # cargo-auditable writes the list of dependencies into the programs, where `cargo audit bin` finds it.
     command -v cargo-auditable >/dev/null && cargo=(cargo auditable)
-    "${cargo[@]}" build --locked --profile dist -p ccbench
-    "${cargo[@]}" build --locked --profile dist -p ccbench-agent
+    "${cargo[@]}" build --locked "${constant[@]}" --profile dist -p ccbench
+    "${cargo[@]}" build --locked "${constant[@]}" --profile dist -p ccbench-agent
     du --apparent-size -BM "$programs/ccbench" "$programs/ccbench-agent"
     local program
     for program in "$programs/ccbench" "$programs/ccbench-agent"; do
@@ -130,7 +132,7 @@ wheel() {
         licence "$library" >"$data/data/share/doc/ccbench/$name.copyright"
     done < <(ldd "$programs/ccbench-agent" | sed -n 's/^\s*\(\(libelf\|libz\|libzstd\|liblzma\|libbz2\)\.so[^ ]*\) => \(\/[^ ]*\).*/\1 \3/p')
     patchelf --set-rpath '$ORIGIN/../lib/ccbench' "$data/scripts/ccbench-agent"
-    "$venv/bin/maturin" build --locked --out "$work/wheel"
+    "$venv/bin/maturin" build --locked "${constant[@]}" --out "$work/wheel"
     local made=("$work"/wheel/*.whl)
     python3 -m zipfile -l "${made[0]}" >"$work/wheel/list"
     for name in scripts/ccbench scripts/ccbench-agent ccbench/__init__.py lib/ccbench/libelf.so.1 share/doc/ccbench/docs/plan.md \
