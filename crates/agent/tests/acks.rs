@@ -353,10 +353,7 @@ fn states_of(events: &[wire::TcpEvent]) -> Vec<(u32, u32)> {
 fn two_timeouts_with_an_ack_between_are_two_events() {
     let _beside = Turn::beside_blocking();
     let test = thread::spawn(|| {
-        let (mut sender, mut receiver, flow) = connection();
-        let netns_cookie = ccbench_shaper::bpf::netns_cookie().unwrap();
-        let watch = Watch { flows: &[flow], acks: Acks::Every, netns_cookie };
-        let mut source = acks::open(&watch).unwrap();
+        let (mut sender, mut receiver, mut source) = watched_connection();
         let mut timeouts = move || -> Vec<u32> {
             let mut ready = Vec::new();
             source.drain(now_ns(), true, &mut ready);
@@ -397,10 +394,7 @@ fn two_timeouts_with_an_ack_between_are_two_events() {
 fn the_time_of_a_recovery_in_progress_counts() {
     let _beside = Turn::beside_blocking();
     let test = thread::spawn(|| {
-        let (mut sender, mut receiver, flow) = connection();
-        let netns_cookie = ccbench_shaper::bpf::netns_cookie().unwrap();
-        let watch = Watch { flows: &[flow], acks: Acks::Every, netns_cookie };
-        let mut source = acks::open(&watch).unwrap();
+        let (mut sender, mut receiver, mut source) = watched_connection();
         // A socket filter that passes nothing: segments are dropped and not acknowledged.
         let nothing = [SockFilter::new(6, 0, 0, 0)];
         SockRef::from(&receiver).attach_filter(&nothing).unwrap();
@@ -506,8 +500,8 @@ async fn a_killed_agent_leaves_no_program_map_or_link() {
     nodes.clients[1].reset(wire::ResetRequest::default()).await.unwrap();
 }
 
-/// Returns both ends of a connection in a new namespace of this thread.
-fn connection() -> (TcpStream, TcpStream, FlowPorts) {
+/// Returns both ends of a connection in a new namespace of this thread, and the source of its acknowledgements.
+fn watched_connection() -> (TcpStream, TcpStream, Box<dyn AckSource>) {
     unshare(CloneFlags::CLONE_NEWNET).unwrap();
     assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
     let listener = TcpListener::bind(("127.0.0.1", 5201)).unwrap();
@@ -520,7 +514,9 @@ fn connection() -> (TcpStream, TcpStream, FlowPorts) {
         listens: false,
         reverse: false,
     };
-    (sender, listener.accept().unwrap().0, flow)
+    let netns_cookie = ccbench_shaper::bpf::netns_cookie().unwrap();
+    let watch = Watch { flows: &[flow], acks: Acks::Every, netns_cookie };
+    (sender, listener.accept().unwrap().0, acks::open(&watch).unwrap())
 }
 
 /// Sends a byte in each direction, so many times; each is one segment.
@@ -539,10 +535,7 @@ fn exchange(mut one: TcpStream, mut two: TcpStream, times: usize) {
 fn a_ring_that_nobody_empties_is_a_counted_loss() {
     let _beside = Turn::beside_blocking();
     let test = thread::spawn(|| {
-        let (sender, receiver, flow) = connection();
-        let netns_cookie = ccbench_shaper::bpf::netns_cookie().unwrap();
-        let watch = Watch { flows: &[flow], acks: Acks::Every, netns_cookie };
-        let mut source = acks::open(&watch).unwrap();
+        let (sender, receiver, mut source) = watched_connection();
         let is_burst = |source: &dyn AckSource| {
             let burst = source.burst().unwrap();
             poll(&mut [PollFd::new(&burst, PollFlags::IN)], Some(&Timespec::default())) == Ok(1)

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::*;
+use crate::audit::{Audit, FILE};
 use crate::flow::{BoxFuture, FlowEndpoint, FlowOutput, Progress, Stop, Traffic};
 use crate::interfaces::fake::FakeInterfaces;
 use ccbench_collector::acks::{AckSource, AcksError};
@@ -235,6 +236,25 @@ impl Rig {
         undo: Undo,
     ) -> Self {
         Self::with_boot(script, interfaces, sampler, undo, None)
+    }
+
+    /// A rig that writes an audit log, and the log: the events of one kind.
+    fn with_audit() -> (Self, impl Fn(&str) -> Vec<serde_json::Value>) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        let audit = Audit::open(&path, 1 << 20).unwrap();
+        let mut undo = Undo::in_memory();
+        undo.set_audit(audit.clone());
+        let sampler = || -> Box<dyn Sampler> { Box::new(FakeSampler(VecDeque::new())) };
+        let rig = Self::with_undo(Script::Good, FakeInterfaces::default(), sampler, undo);
+        let events = move |event: &str| {
+            let _keep = &dir;
+            audit.flush();
+            let text = std::fs::read_to_string(&path).unwrap();
+            let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+            lines.filter(|line: &serde_json::Value| line["event"] == event).collect()
+        };
+        (rig, events)
     }
 
     fn with_boot(

@@ -259,11 +259,11 @@ fn needs_netem(from: &Sources<'_>, link: &Link, path: &[&str; 4], problems: &mut
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use crate::plan::check::{PlanProblem, Severity, Target, TraceFiles, read, read_for};
 
     /// A plan with a link of 100 Mbit/s and 10 ms, these further keys of the link, and these changes: time and what is set.
-    fn plan(keys: &str, changes: &[(&str, String)]) -> String {
+    pub fn plan(keys: &str, changes: &[(&str, String)]) -> String {
         let mut text = format!(
             r#"
             name = "t"
@@ -302,11 +302,15 @@ mod tests {
         found.into_iter().filter(|problem| problem.severity == severity).collect()
     }
 
+    /// The errors of a plan.
+    pub fn errors_of(text: &str) -> Vec<String> {
+        let errors = problems(Target::Any, text, Severity::Error);
+        errors.iter().map(ToString::to_string).collect()
+    }
+
     /// The errors of a plan with this queue and these changes.
     fn errors(queue: &str, changes: &[(&str, String)]) -> Vec<String> {
-        let text = plan(&format!("queue = {{ {queue} }}"), changes);
-        let errors = problems(Target::Any, &text, Severity::Error);
-        errors.iter().map(ToString::to_string).collect()
+        errors_of(&plan(&format!("queue = {{ {queue} }}"), changes))
     }
 
     const RED: &str = r#"kind = "red", limit = "400000B", min = "30000B", max = "90000B""#;

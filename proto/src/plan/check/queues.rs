@@ -186,36 +186,11 @@ fn refuse_limit(limit: Limit, unit: LimitUnit, rate: Option<Rate>) -> Option<Str
 
 #[cfg(test)]
 mod tests {
-    use crate::plan::check::{Severity, read};
+    use crate::plan::check::changes::tests::{errors_of, plan};
 
     /// The errors of a plan whose link has these further keys.
     fn errors(keys: &str) -> Vec<String> {
-        let text = format!(
-            r#"
-            name = "t"
-            [nodes]
-            a = {{}}
-            b = {{}}
-            [wires]
-            path = ["a", "b"]
-            [links.l]
-            node = "a"
-            toward = "b"
-            rate = "100mbit"
-            delay = "10ms"
-            {keys}
-            [flows.f]
-            from = "a"
-            to = "b"
-            [[phases]]
-            name = "p"
-            length = "9s"
-            flows = ["f"]
-            "#
-        );
-        let problems = read(&text, &[]).err().unwrap_or_default();
-        let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
-        errors.map(ToString::to_string).collect()
+        errors_of(&plan(keys, &[]))
     }
 
     #[test]

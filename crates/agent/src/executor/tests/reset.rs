@@ -3,7 +3,6 @@
 use super::captures::Stopped;
 use super::*;
 use crate::access::Identity;
-use crate::audit::{Audit, FILE};
 use crate::files::Files;
 use crate::sockets::names::Names;
 
@@ -14,13 +13,7 @@ fn client(name: &str) -> (watch::Sender<()>, ConnectionHandle) {
 
 #[tokio::test]
 async fn the_reset_of_another_client_is_in_the_audit_log_and_in_the_stream() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join(FILE);
-    let audit = Audit::open(&path, 1 << 20).unwrap();
-    let mut undo = Undo::in_memory();
-    undo.set_audit(audit.clone());
-    let sampler = || -> Box<dyn Sampler> { Box::new(FakeSampler(VecDeque::new())) };
-    let rig = Rig::with_undo(Script::Good, FakeInterfaces::default(), sampler, undo);
+    let (rig, events) = Rig::with_audit();
     for by in ["alice", "bob"] {
         let (_end, alice) = client("alice");
         let connection = Some(alice.id());
@@ -33,10 +26,7 @@ async fn the_reset_of_another_client_is_in_the_audit_log_and_in_the_stream() {
         let why = "another client, bob (serial 4a), has reset this node, which ended the trial";
         assert_eq!(ended_by().as_deref(), (by == "bob").then_some(why));
     }
-    audit.flush();
-    let text = std::fs::read_to_string(&path).unwrap();
-    let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
-    let resets: Vec<_> = lines.filter(|line| line["event"] == "reset").collect();
+    let resets = events("reset");
     assert_eq!(resets.len(), 1, "{resets:?}");
     let keys = ["run_id", "identity", "serial", "by", "by_serial"];
     assert_eq!(keys.map(|key| &resets[0][key]), ["r", "alice", "4a", "bob", "4a"]);
