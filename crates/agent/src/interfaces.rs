@@ -4,7 +4,7 @@
 //! If an interface is gone, or another one of the same name has replaced it, nothing is restored and no error results.
 //! `Saved::is_same_interface` decides this.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ccbench_proto::resolve::{Egress, LinkConfig};
 use ccbench_shaper::keep_awake::KeepAwake;
@@ -18,6 +18,9 @@ use serde_json::Value;
 
 use crate::control_interface::{self, Peer};
 use crate::privileges::in_initial_user_namespace;
+
+/// The interfaces that a trial uses, by user: ("link" or "flow", its name).
+pub type Devices = BTreeMap<(&'static str, String), String>;
 
 /// Reads and changes interfaces of the calling thread's network namespace. Saved states are opaque JSON, for the undo
 /// journal.

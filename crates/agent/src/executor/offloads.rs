@@ -1,6 +1,6 @@
 //! Switches segmentation offloads off for a trial.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::schedule::NodeTask;
@@ -9,10 +9,8 @@ use ccbench_shaper::netlink::find_ifindex;
 use super::prepare::{PrepareContext, Trial};
 use crate::error::AgentError;
 use crate::event::event;
+use crate::interfaces::Devices;
 use crate::undo::Step;
-
-/// Interfaces by user: ("link" or "flow", its name).
-type Devices = BTreeMap<(&'static str, String), String>;
 
 /// Returns the interfaces whose offloads are switched off unless the node keeps them. A node that ccbench made has no other use for
 /// its interfaces, and super-packets would also cross the interfaces that nothing here shapes.

@@ -27,7 +27,7 @@ use crate::error::AgentError;
 use crate::event::event;
 use crate::files::Contents;
 use crate::flow::{FlowEndpoint, FlowSource, Traffic};
-use crate::interfaces::Interfaces;
+use crate::interfaces::{Devices, Interfaces};
 use crate::ports;
 use crate::probe::serve;
 use crate::session::{Command, Holder};
@@ -122,9 +122,6 @@ impl<'a> PrepareContext<'a> {
     }
 }
 
-/// Interfaces by user: ("link" or "flow", its name).
-type Devices = BTreeMap<(&'static str, String), String>;
-
 /// Refuses a trial for every reason that is known before anything is changed, except busy ports, which change from
 /// trial to trial. Returns the interfaces that the trial uses.
 ///
@@ -166,7 +163,7 @@ pub async fn prepare(
     set_sysctls(&task, context, trial)?;
     // Traffic generators set the congestion control on both ends, so both need it loaded.
     let (id, node) = &context.here;
-    trial.cc = load::load_in_thread(&task, id, node, &supplied).await?;
+    trial.cc = load::load_in_thread(&task, id, node, supplied).await?;
     for loaded in trial.cc.messages() {
         let via = loaded.via().as_text();
         let of = match loaded.sha256.as_str() {

@@ -1,7 +1,5 @@
 //! The scopes beyond `run` that a trial needs on this node. They are checked before anything is changed.
 
-use std::collections::BTreeMap;
-
 use ccbench_proto::cc;
 use ccbench_proto::plan::Via;
 use ccbench_proto::schedule::{FlowTask, NodeTask};
@@ -12,11 +10,8 @@ use super::choices::Choices;
 use super::offloads;
 use crate::access::Identity;
 use crate::error::AgentError;
-use crate::interfaces::Interfaces;
+use crate::interfaces::{Devices, Interfaces};
 use crate::sockets::{ecn, load};
-
-/// Interfaces by user: ("link" or "flow", its name).
-type Devices = BTreeMap<(&'static str, String), String>;
 
 /// Refuses a trial that needs a scope that the client does not have.
 ///

@@ -175,12 +175,13 @@ fn change_default(
     if starts.len() != task.clients.len() + task.servers.len() {
         return Err(DefaultError::FlowsWithout);
     }
-    let mut own = false;
-    for dev in &task.wired {
-        own = own || find_ifindex(dev)?.is_some();
-    }
     // The names come from the plan, and the machine may have an interface of such a name.
-    own = own && !node.interfaces.is_host_namespace();
+    let mut own = false;
+    if !node.interfaces.is_host_namespace() {
+        for dev in &task.wired {
+            own = own || find_ifindex(dev)?.is_some();
+        }
+    }
     let common =
         starts.first().filter(|first| starts.iter().all(|s| s.initial_cc == first.initial_cc));
     let changed = match common {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
 
-use ccbench_proto::cc::supplied::{BpfObject, CcFacts, SuppliedFile};
+use ccbench_proto::cc::supplied::{BpfObject, SuppliedFile};
 use ccbench_proto::cc::{self, Core, Instance};
 use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::plan::{Cc, Via};
@@ -53,7 +53,7 @@ pub fn load(
     task: &NodeTask,
     trial: &TrialId,
     node: &str,
-    supplied: &BTreeMap<String, SuppliedCc<'_>>,
+    supplied: &BTreeMap<String, SuppliedCc>,
 ) -> Result<LoadedCcs, LoadError> {
     let mut loaded = LoadedCcs { names: Names::new(task, trial, node), ..LoadedCcs::default() };
     for (name, cc) in needed(task, node) {
@@ -80,22 +80,13 @@ pub async fn load_in_thread(
     task: &NodeTask,
     trial: &TrialId,
     node: &str,
-    supplied: &BTreeMap<String, SuppliedCc<'_>>,
+    supplied: BTreeMap<String, SuppliedCc>,
 ) -> Result<LoadedCcs, LoadError> {
     if needed(task, node).next().is_none() {
-        return load(task, trial, node, supplied);
+        return load(task, trial, node, &supplied);
     }
     let (task, trial, node) = (task.clone(), trial.clone(), node.to_owned());
-    let files = supplied.iter();
-    let files: Vec<(String, Vec<u8>, CcFacts)> =
-        files.map(|(name, cc)| (name.clone(), cc.bytes.to_vec(), cc.facts.clone())).collect();
-    blocking::run(move || {
-        let supplied = files.iter().map(|(name, bytes, facts)| {
-            (name.clone(), SuppliedCc { bytes: bytes.as_slice(), facts: facts.clone() })
-        });
-        load(&task, &trial, &node, &supplied.collect())
-    })
-    .await
+    blocking::run(move || load(&task, &trial, &node, &supplied)).await
 }
 
 /// Refuses instances of this node whose digest in the plan is not allowed. Needs no files.
@@ -115,11 +106,11 @@ pub fn check_digests(task: &NodeTask, node: &str, supplied: Supplied<'_>) -> Res
 ///
 /// # Errors
 /// Those of [`Supplied::read`], for the first instance that fails.
-pub fn read_supplied<'a>(
+pub fn read_supplied(
     task: &NodeTask,
     node: &str,
-    supplied: Supplied<'a>,
-) -> Result<BTreeMap<String, SuppliedCc<'a>>, LoadError> {
+    supplied: Supplied<'_>,
+) -> Result<BTreeMap<String, SuppliedCc>, LoadError> {
     let mut found = BTreeMap::new();
     for (name, cc) in needed(task, node) {
         if let Some(file) = supplied.read(cc).map_err(failed(name, cc))? {
@@ -153,7 +144,7 @@ impl LoadedCcs {
         cc: &Cc,
         kernel_name: &str,
         tcp_ecn: Option<&str>,
-        supplied: Option<&SuppliedCc<'_>>,
+        supplied: Option<&SuppliedCc>,
     ) -> Result<LoadedInstance, SocketError> {
         let instance = cc::resolve(cc).map_err(SocketError::params)?;
         let made = match instance {
@@ -199,7 +190,7 @@ impl LoadedCcs {
         &mut self,
         cc: &Cc,
         kernel_name: &str,
-        supplied: &SuppliedCc<'_>,
+        supplied: &SuppliedCc,
     ) -> Result<LoadedInstance, SocketError> {
         let params = supplied.facts.file.values(cc).map_err(SocketError::params)?;
         match &supplied.facts.file {
@@ -208,7 +199,7 @@ impl LoadedCcs {
             }
             SuppliedFile::Module(module) => {
                 let wanted = supplied_module::ModuleSpec {
-                    bytes: supplied.bytes,
+                    bytes: supplied.content.bytes(),
                     module,
                     sha256: &supplied.facts.sha256,
                     algorithm: &cc.algorithm,
@@ -236,12 +227,12 @@ impl LoadedCcs {
         &mut self,
         cc: &Cc,
         kernel_name: &str,
-        supplied: &SuppliedCc<'_>,
+        supplied: &SuppliedCc,
         (object, params): (&BpfObject, &[(String, String)]),
     ) -> Result<LoadedInstance, SocketError> {
         super::verify::check_bpf_available()?;
         let wanted = struct_ops::supplied::ObjectSpec {
-            bytes: supplied.bytes,
+            bytes: supplied.content.bytes(),
             object,
             algorithm: &cc.algorithm,
             kernel_name,
@@ -258,7 +249,7 @@ impl LoadedCcs {
         &mut self,
         _: &Cc,
         _: &str,
-        _: &SuppliedCc<'_>,
+        _: &SuppliedCc,
         _: (&BpfObject, &[(String, String)]),
     ) -> Result<LoadedInstance, SocketError> {
         Err(SocketError::NoEbpf)
@@ -461,7 +452,7 @@ fn supplied_message(
     kernel_name: &str,
     via: Via,
     params: Vec<(String, String)>,
-    supplied: &SuppliedCc<'_>,
+    supplied: &SuppliedCc,
 ) -> wire::CongestionControl {
     let reason = wire::ViaReason::configured();
     wire::CongestionControl {
@@ -495,7 +486,7 @@ mod tests {
     async fn the_error_of_an_instance_arrives_from_the_thread() {
         let cc = BTreeMap::from([("mine".to_owned(), Cc::new("none_such"))]);
         let task = NodeTask { cc, ..NodeTask::default() };
-        let loaded = load_in_thread(&task, &TrialId::default(), "node", &BTreeMap::new()).await;
+        let loaded = load_in_thread(&task, &TrialId::default(), "node", BTreeMap::new()).await;
         let error = loaded.err().unwrap();
         assert_eq!((error.name.as_str(), error.algorithm.as_str()), ("mine", "none_such"));
         assert!(matches!(*error.source, SocketError::Params(_)), "{error}");

@@ -2,12 +2,13 @@
 //! parses them. `load.rs` loads them, BPF objects with `struct_ops/supplied.rs` and kernel modules with `supplied_module.rs`.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use ccbench_proto::cc::supplied::{self, CcFacts};
 use ccbench_proto::plan::{Cc, digest_bytes};
 
 use super::error::SocketError;
-use crate::files::Contents;
+use crate::files::{Content, Contents};
 
 /// The SHA-256 digests, in hexadecimal, of the supplied congestion controls that this agent loads.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,15 +38,15 @@ pub struct Supplied<'a> {
 }
 
 /// A file that may be loaded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SuppliedCc<'a> {
-    /// Its contents.
-    pub bytes: &'a [u8],
+#[derive(Debug, Clone)]
+pub struct SuppliedCc {
+    /// The file, which its instances share.
+    pub content: Arc<Content>,
     /// What it contains.
     pub facts: CcFacts,
 }
 
-impl<'a> Supplied<'a> {
+impl Supplied<'_> {
     /// Whether a file with this digest may be loaded.
     ///
     /// # Errors
@@ -61,18 +62,18 @@ impl<'a> Supplied<'a> {
     ///
     /// # Errors
     /// The file is missing, not allowed, not a congestion control, or not the one that the plan names.
-    pub fn read(&self, cc: &Cc) -> Result<Option<SuppliedCc<'a>>, SocketError> {
+    pub fn read(&self, cc: &Cc) -> Result<Option<SuppliedCc>, SocketError> {
         let Some((path, _)) = cc.supplied() else { return Ok(None) };
         let missing = || SocketError::FileMissing { path: path.to_owned() };
-        let bytes = self.files.get(path).ok_or_else(missing)?.bytes();
+        let content = self.files.get(path).ok_or_else(missing)?;
         // The digest is checked before anything parses the contents.
-        let sha256 = digest_bytes(bytes);
+        let sha256 = digest_bytes(content.bytes());
         self.permit(path, &sha256)?;
-        let facts = supplied::facts(bytes)
+        let facts = supplied::facts(content.bytes())
             .map_err(|source| SocketError::NoCongestionControl { path: path.to_owned(), source })?;
         let wrong = facts.check(cc);
         if wrong.is_empty() {
-            return Ok(Some(SuppliedCc { bytes, facts }));
+            return Ok(Some(SuppliedCc { content: Arc::clone(content), facts }));
         }
         Err(SocketError::params(wrong))
     }
@@ -80,10 +81,7 @@ impl<'a> Supplied<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::files::Content;
 
     #[test]
     fn a_digest_must_be_allowed_before_the_file_is_read() {
@@ -105,6 +103,6 @@ mod tests {
         let missing = Supplied { files: &files, allowed: &allowed }.read(&other).unwrap_err();
         assert!(missing.to_string().contains("`other.bpf.o` is missing"), "{missing}");
         let own = Supplied { files: &files, allowed: &allowed }.read(&Cc::new("ta")).unwrap();
-        assert_eq!(own, None);
+        assert!(own.is_none(), "{own:?}");
     }
 }
