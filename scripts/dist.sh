@@ -52,7 +52,8 @@ build() {
     du --apparent-size -BM "$programs/ccbench" "$programs/ccbench-agent"
     local program
     for program in "$programs/ccbench" "$programs/ccbench-agent"; do
-        [ -z "$(nm "$program" 2>/dev/null | sed -n 1p)" ] || die "$program has symbols; see profile.dist in Cargo.toml"
+        symbols=$(nm "$program" 2>/dev/null) || die "nm cannot read $program; install binutils"
+        [ -z "$symbols" ] || die "$program has symbols; see profile.dist in Cargo.toml"
     done
 }
 
