@@ -30,6 +30,8 @@ impl Scope {
 
 /// The `phase` of rows about a whole trial.
 pub const WHOLE_TRIAL: &str = "(trial)";
+/// Name of the statistic that counts the undefined values of a metric.
+pub const UNDEFINED: &str = "undefined";
 
 /// A metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +56,7 @@ impl Metric {
 
     /// The unit of one of its statistics.
     pub fn unit_of(&self, stat: &str) -> &'static str {
-        if ["cov", "undefined"].contains(&stat) { "1" } else { self.unit }
+        if ["cov", UNDEFINED].contains(&stat) { "1" } else { self.unit }
     }
 
     /// Whether this statistic depends on the timescale (`sample.timescale`).

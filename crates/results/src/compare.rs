@@ -13,8 +13,8 @@ use super::journal::TrialEnd;
 use super::model::TrialFilter;
 use super::observer::Observer;
 use super::store::{RunDir, StoreError};
-use super::summary::{Summary, UNDEFINED, compute, undefined};
-use ccbench_proto::metric::Scope;
+use super::summary::{Summary, compute, undefined};
+use ccbench_proto::metric::{Scope, UNDEFINED};
 
 use crate::error::{ErrorClass, FileError};
 use crate::model::{missing_metric, name_and_stat};

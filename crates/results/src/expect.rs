@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use ccbench_proto::metric::Scope;
+use ccbench_proto::metric::{Scope, UNDEFINED};
 use ccbench_proto::plan::Plan;
 use ccbench_proto::plan::expect::{Claim, Expect, Numbered, Operand, Relation, levels};
 use polars::prelude::*;
@@ -16,7 +16,7 @@ use super::journal::TrialEnd;
 use super::model::{TrialStatus, codes_of, level_of};
 use super::summary::statistics::mean_with_interval;
 use super::summary::tables::{numbers, text};
-use super::summary::{PhaseRow, Summary, UNDEFINED};
+use super::summary::{PhaseRow, Summary};
 
 mod expectation;
 mod print;
@@ -199,8 +199,8 @@ impl<'a> Index<'a> {
         let infinite = values.iter().filter(|value| value.is_infinite()).count();
         let why_infinite = NotMeasured::Infinite { infinite, all }.to_string();
         let holds = claim.test.holds(mean.value);
-        // An infinite mean exceeds every upper limit, but says nothing about a lower one.
-        if infinite > 0 && holds {
+        // An infinite mean exceeds every upper limit, but says nothing about a lower one. Infinite ratios of both signs have no mean.
+        if infinite > 0 && (holds || mean.value.is_nan()) {
             row.why = vec![why_infinite];
             return;
         }
@@ -416,7 +416,7 @@ impl<'a> Index<'a> {
 /// Describes a number.
 pub(crate) fn named(number: &Numbered) -> String {
     let Numbered { phase, scope, subject, metric, stat, .. } = number;
-    let stat = if *stat == metric.stats[0] { String::new() } else { format!(" ({stat})") };
+    let stat = if *stat == metric.default_stat() { String::new() } else { format!(" ({stat})") };
     let of = if *scope == Scope::Net {
         "all flows".to_owned()
     } else {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use ccbench_proto::metric::{METRICS, Scope, replacement};
+use ccbench_proto::metric::{METRICS, Scope, UNDEFINED, replacement};
 use ccbench_proto::plan::parse::suggest::near;
 use ccbench_proto::wire::NodeInfo;
 use serde::{Deserialize, Serialize};
@@ -334,7 +334,7 @@ const FRACTIONS: [&str; 9] = [
 /// Returns the part of a confidence interval in which the metric can have values. Intervals of Student's t assume no bounds.
 pub(crate) fn possible_part(metric: &str, stat: &str, (low, high): (f64, f64)) -> (f64, f64) {
     // `undefined` is a count.
-    let is_fraction = FRACTIONS.contains(&metric) && stat != "undefined";
+    let is_fraction = FRACTIONS.contains(&metric) && stat != UNDEFINED;
     if is_fraction { (low.max(0.0), high.min(1.0)) } else { (low, high) }
 }
 

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 
+use ccbench_proto::metric::UNDEFINED;
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::plan::expect::Numbered;
 use ccbench_proto::plan::repeat::{Margin, Measure};
@@ -16,7 +17,7 @@ use ccbench_proto::plan::{Better, Plan};
 use serde::{Deserialize, Serialize};
 
 use crate::model::Levels;
-use crate::summary::{PhaseRow, Summary, UNDEFINED};
+use crate::summary::{PhaseRow, Summary};
 use confidence::ConfidenceSequence;
 
 pub mod confidence;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use ccbench_proto::event;
 use ccbench_proto::link_state::Fallback;
-use ccbench_proto::metric::{Scope, WHOLE_TRIAL};
+use ccbench_proto::metric::{Scope, UNDEFINED, WHOLE_TRIAL};
 
 use super::backend::RunBackend;
 use super::journal::TrialEnd;
@@ -51,7 +51,6 @@ pub(crate) use network::{PathLimits, payload_share};
 pub(crate) use schedule::{Group, Schedule, group_of};
 use statistics::OverTrials;
 pub use tables::{PhaseRow, PointRow};
-pub(crate) use undefined::UNDEFINED;
 
 /// The table that neither summaries nor reports read; it is by far the largest.
 const UNREAD_TABLE: &str = "acks";

@@ -365,6 +365,31 @@ fn infinite_ratio_exceeds_an_upper_limit() {
     assert_eq!(found.why, ["no repetition has both numbers, or both are zero"]);
 }
 
+/// Differences of goodputs over a number that is zero.
+#[test]
+fn infinite_ratios_of_both_signs_have_no_mean() {
+    let own = [100.0, -100.0, 50.0];
+    let mut rows = Vec::new();
+    for (trial, own) in (1..).zip(own) {
+        rows.push(row(0, trial, "loaded", "throughput", own));
+        rows.push(row(0, trial, "alone", "throughput", 0.0));
+    }
+    let trials: Vec<TrialEnd> =
+        (1..=3).map(|trial| end(0, trial, TrialStatus::Ok, vec![])).collect();
+    for limits in ["below = 2", "above = 2"] {
+        let claim = format!(
+            "\n[[expect]]\nclaim = \"c\"\nmetric = \"throughput\"\ngroup = \"long\"\nphase = \"loaded\"\n\
+             where = {{ queue = \"large\" }}\nover = {{ phase = \"alone\" }}\n{limits}\n"
+        );
+        let found = judged(&claim, &summary(rows.clone(), trials.clone())).remove(0);
+        assert_eq!((found.outcome, found.measured), (Outcome::NotMeasured, None), "{limits}");
+        assert_eq!(
+            found.why,
+            ["the ratio is infinite in 3 of 3 trials: the second number is zero"]
+        );
+    }
+}
+
 /// Ware et al., HotNets 2019: harm relative to a solo run at another point, and compared with self-harm.
 #[test]
 fn harm_relates_points_of_the_matrix() {

@@ -8,7 +8,7 @@ use crate::figure;
 use crate::journal::TrialEnd;
 use crate::model::TrialStatus;
 use crate::summary::{PointRow, Summary};
-use ccbench_proto::metric::Scope;
+use ccbench_proto::metric::{Scope, UNDEFINED};
 
 /// Minimum number of points for an overview.
 const MIN_POINTS: usize = 50;
@@ -36,7 +36,7 @@ const SHOWN: [(Scope, &str, &str); 30] = [
     (Scope::Net, "jain_fairness", "mean"),
     (Scope::Net, "max_min_fair_share", "min"),
     (Scope::Net, "convergence_time", "mean"),
-    (Scope::Net, "convergence_time", "undefined"),
+    (Scope::Net, "convergence_time", UNDEFINED),
     (Scope::Link, "utilisation", "mean"),
     (Scope::Link, "queue_delay", "mean"),
     (Scope::Link, "queue_delay", "p95"),

@@ -3,12 +3,13 @@
 //! state, so a state lasts from its first row to the first row of the next state. What happens before the first row of a flow and after its
 //! last row is unknown, and does not count.
 
-use ccbench_proto::metric::{BBR_STATE_STATS, BBR_STATES, Scope};
+use ccbench_proto::metric::{BBR_STATE_STATS, BBR_STATES, Scope, UNDEFINED};
 
 use super::rows::{GroupedRows, each_slice};
 use super::schedule::{Schedule, Span, group_of};
 use super::statistics;
 use super::tables::PhaseRow;
+use super::undefined;
 use crate::error::Result;
 use crate::journal::TrialEnd;
 use crate::store::RunDir;
@@ -215,7 +216,7 @@ fn rows(
         }
         for (nth, (metric, unit, ..)) in VARIABLES.into_iter().enumerate() {
             for (stat, value, n) in values(&here, nth, scope) {
-                push(metric, if stat == "undefined" { "1" } else { unit }, stat, value, n);
+                push(metric, undefined::unit(stat, unit), stat, value, n);
             }
         }
     }
@@ -257,7 +258,7 @@ fn values(flows: &[FlowPhase<'_>], nth: usize, scope: Scope) -> Vec<(&'static st
     }
     let unset = all().filter(|(record, _)| record.values[nth] == Some(UNSET)).count();
     if unset > 0 {
-        found.push(("undefined", unset as f64, all().count()));
+        found.push((UNDEFINED, unset as f64, all().count()));
     }
     found
 }

@@ -7,12 +7,12 @@
 
 use std::collections::BTreeMap;
 
-use ccbench_proto::metric::{Scope, WHOLE_TRIAL};
+use ccbench_proto::metric::{Scope, UNDEFINED, WHOLE_TRIAL};
 
 use super::rows::{Texts, each_slice};
 use super::schedule::Schedule;
 use super::tables::PhaseRow;
-use super::{kaplan_meier, statistics};
+use super::{kaplan_meier, statistics, undefined};
 use crate::error::Result;
 use crate::journal::TrialEnd;
 use crate::store::RunDir;
@@ -119,7 +119,7 @@ fn rows(end: &TrialEnd, group: &str, times: &[(&str, Time)]) -> Vec<PhaseRow> {
         scope,
         subject: subject.to_owned(),
         metric: "flow_completion_time",
-        unit: if stat == "undefined" { "1" } else { "us" },
+        unit: undefined::unit(stat, "us"),
         stat,
         value,
         n,
@@ -134,7 +134,7 @@ fn rows(end: &TrialEnd, group: &str, times: &[(&str, Time)]) -> Vec<PhaseRow> {
             }
             Time::Censored(us) => {
                 censored.push(us);
-                ("undefined", 1.0)
+                (UNDEFINED, 1.0)
             }
         };
         found.push(row(Scope::Flow, flow, of_flow, 1));
@@ -143,7 +143,7 @@ fn rows(end: &TrialEnd, group: &str, times: &[(&str, Time)]) -> Vec<PhaseRow> {
     let median = kaplan_meier::median(&mut completed, &mut censored);
     of_group.extend(median.map(|us| ("km_median", us)));
     if !censored.is_empty() {
-        of_group.push(("undefined", censored.len() as f64));
+        of_group.push((UNDEFINED, censored.len() as f64));
     }
     found.extend(of_group.into_iter().map(|statistic| row(Scope::Group, group, statistic, n)));
     found

@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::flow_hash::{tcp_flow_hash, tcp_flow_hash_of_0_1};
-use ccbench_proto::metric::Scope;
+use ccbench_proto::metric::{Scope, UNDEFINED};
 use ccbench_proto::wire::{PacketFate, TimingKind};
 
 use super::network::Curves;
@@ -286,7 +286,7 @@ impl TrialLogs<'_, '_> {
         };
         if sample.missing > 0 {
             let all = packets + sample.missing;
-            return vec![row("1", "undefined", sample.missing as f64, all)];
+            return vec![row("1", UNDEFINED, sample.missing as f64, all)];
         }
         let found = statistics::sample_stats(&mut sample.delays_us);
         let of = |wanted: &str| found.iter().find(|(stat, _)| *stat == wanted).map(|(_, us)| *us);

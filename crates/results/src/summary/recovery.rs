@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use ccbench_proto::metric::Scope;
+use ccbench_proto::metric::{Scope, UNDEFINED};
 
 use super::rows::{Texts, each_slice};
 use super::schedule::Schedule;
@@ -118,7 +118,7 @@ fn rows(
         }
         let unfinished = durations.len() - known.len();
         if unfinished > 0 {
-            found.push(row("1", "undefined", unfinished as f64, durations.len()));
+            found.push(row("1", UNDEFINED, unfinished as f64, durations.len()));
         }
     }
     found

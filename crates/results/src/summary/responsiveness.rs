@@ -16,7 +16,7 @@
 
 use std::collections::BTreeMap;
 
-use ccbench_proto::metric::Scope;
+use ccbench_proto::metric::{Scope, UNDEFINED};
 use ccbench_proto::plan::ProbeKind;
 
 use super::rows::{GroupedRows, each_slice};
@@ -172,7 +172,7 @@ fn rows(
     let mut add = |metric, value: Option<f64>, n| {
         found.extend(value.map(|rpm| row(metric, "1/min", "mean", rpm, n)));
         if failed > 0 && metric != LOADED {
-            found.push(row(metric, "1", "undefined", f64::from(failed), measured + failed));
+            found.push(row(metric, "1", UNDEFINED, f64::from(failed), measured + failed));
         }
     };
     add(FOREIGN, foreign, measured);

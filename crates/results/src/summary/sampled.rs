@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use ccbench_proto::metric::Scope;
+use ccbench_proto::metric::{Scope, UNDEFINED};
 
 use super::schedule::group_of;
 use super::settling::{BIN_S, Settled, settled};
@@ -312,7 +312,7 @@ pub(super) fn push_value(
 ) {
     into.push(match value {
         Some(value) => (None, metric, unit, "mean", value, 1),
-        None => (None, metric, "1", "undefined", 1.0, 1),
+        None => (None, metric, "1", UNDEFINED, 1.0, 1),
     });
 }
 
@@ -372,7 +372,7 @@ fn mean<'a>(
     let mean = (n > 0).then(|| sum / f64::from(n));
     into.extend(mean.map(|mean| (flow, metric, unit, "mean", mean, n)));
     if undefined > 0 {
-        into.push((flow, metric, "1", "undefined", f64::from(undefined), n + undefined));
+        into.push((flow, metric, "1", UNDEFINED, f64::from(undefined), n + undefined));
     }
     mean
 }

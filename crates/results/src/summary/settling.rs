@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use ccbench_proto::metric::Scope;
+use ccbench_proto::metric::{Scope, UNDEFINED};
 
 /// Length of a time bin: the usual iperf3 interval.
 pub(crate) const BIN_S: f64 = 0.1;
@@ -38,7 +38,7 @@ pub(super) fn over_steps(steps: impl Iterator<Item = Vec<Settled>>) -> Vec<Numbe
             numbers.push((scope, subject.clone(), metric, "us", "mean", sum / f64::from(n), n));
         }
         if never > 0 {
-            numbers.push((scope, subject, metric, "1", "undefined", f64::from(never), n + never));
+            numbers.push((scope, subject, metric, "1", UNDEFINED, f64::from(never), n + never));
         }
     }
     numbers

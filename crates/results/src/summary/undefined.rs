@@ -3,12 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use ccbench_proto::metric::{self, Scope};
+use ccbench_proto::metric::{self, Scope, UNDEFINED};
 
 use super::PhaseRow;
 
-/// Name of the statistic.
-pub(crate) const UNDEFINED: &str = "undefined";
+/// Returns the unit of a statistic of a metric with this unit: `undefined` is a count.
+pub(super) fn unit(stat: &str, unit: &'static str) -> &'static str {
+    if stat == UNDEFINED { "1" } else { unit }
+}
 
 /// Returns whether a metric has the statistic.
 pub(crate) fn is_counted(name: &str, scope: Scope) -> bool {

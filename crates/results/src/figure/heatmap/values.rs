@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ccbench_proto::metric::{Metric, Scope, WHOLE_TRIAL, find};
+use ccbench_proto::metric::{Metric, Scope, UNDEFINED, WHOLE_TRIAL, find};
 
 use crate::csv::{Cell, Table, quoted};
 use crate::display::readable;
@@ -191,7 +191,7 @@ fn rows(data: &Selection, summary: &Summary) -> Result<Vec<PointRow>> {
     let phase = phase.map_or(String::new(), |phase| phase.name);
     let fits = |row: &&PointRow| row.metric == name && stat.is_none_or(|stat| row.stat == stat);
     let mut anywhere: Vec<&PointRow> = summary.point_rows.iter().filter(fits).collect();
-    let is_defined = |row: &&PointRow| row.stat != "undefined";
+    let is_defined = |row: &&PointRow| row.stat != UNDEFINED;
     // If the metric is undefined in the first trial, the number of undefined values is its first statistic.
     if stat.is_none() && anywhere.iter().any(is_defined) {
         anywhere.retain(is_defined);
