@@ -257,14 +257,11 @@ impl ShardRun {
                 let error = ccbench_results::FileError::Io { op: "read", path, source };
                 ccbench_results::Error::from(error)
             })?;
-            let created = self.store.create(&key, content.clone()).await?;
+            let found = self.create_or_read(&key, &content).await?;
             // Other files may differ: the author's text of the plan in comments, and the table of points follows from the plan.
             // Files that are factors must be compared, because the plan does not contain their digests.
             let decides = key == PLAN_KEY || name.contains('/');
-            let is_other = created == Creation::Exists
-                && decides
-                && self.store.read(&key).await?.is_some_and(|found| found != content);
-            if is_other {
+            if decides && found.is_some_and(|found| found != content) {
                 let location = self.store.location().to_owned();
                 return Err(match key == PLAN_KEY {
                     true => ShardRunError::OtherPlan { location },
@@ -282,22 +279,34 @@ impl ShardRun {
     /// Records the backend of the run unless an attempt has done so, and compares it with the recorded one: trials of different backends
     /// cannot be merged. A scheduler may start all shards at once, when no trial is committed yet.
     async fn claim_backend(&self, session: &Session) -> Result<(), ShardRunError> {
-        let content = session.encode_backend()?;
-        let location = || self.store.location().to_owned();
-        for _ in 0..MAX_REQUESTS {
-            if self.store.create(BACKEND_KEY, content.clone()).await? == Creation::New {
-                return Ok(());
+        let found = self.create_or_read(BACKEND_KEY, &session.encode_backend()?).await?;
+        let other = found.map(|found| session.other_backend(&found)).transpose()?.flatten();
+        match other {
+            Some(attempt) => {
+                let location = self.store.location().to_owned();
+                Err(ShardRunError::OtherBackend { location, attempt })
             }
-            if let Some(found) = self.store.read(BACKEND_KEY).await? {
-                return match session.other_backend(&found)? {
-                    Some(attempt) => {
-                        Err(ShardRunError::OtherBackend { location: location(), attempt })
-                    }
-                    None => Ok(()),
-                };
+            None => Ok(()),
+        }
+    }
+
+    /// Creates an object. Returns the content of the one that the store already has. This may be the same: if the answer to an earlier
+    /// request was lost, the object is ours.
+    async fn create_or_read(
+        &self,
+        key: &str,
+        content: &[u8],
+    ) -> Result<Option<Vec<u8>>, ShardRunError> {
+        for _ in 0..MAX_REQUESTS {
+            if self.store.create(key, content.to_vec()).await? == Creation::New {
+                return Ok(None);
+            }
+            if let Some(found) = self.store.read(key).await? {
+                return Ok(Some(found));
             }
         }
-        Err(ShardRunError::Inconsistent { location: location(), key: BACKEND_KEY.to_owned() })
+        let location = self.store.location().to_owned();
+        Err(ShardRunError::Inconsistent { location, key: key.to_owned() })
     }
 
     /// Compares the backend with that of a committed trial, for stores of versions that did not record the backend of the run.
@@ -358,19 +367,12 @@ impl ShardRun {
 
     /// Commits a trial. Returns the commit of another attempt if that was first.
     async fn commit(&self, commit: &Commit) -> Result<Option<Commit>, ShardRunError> {
-        let (key, content) = (commit.key(), commit.encode()?);
-        for _ in 0..MAX_REQUESTS {
-            if self.store.create(&key, content.clone()).await? == Creation::New {
-                return Ok(None);
-            }
-            // The object may be ours, if the answer to an earlier request was lost.
-            if let Some(found) = self.store.read(&key).await? {
-                let winner = Commit::decode(&key, &found)?;
-                return Ok(Some(winner).filter(|winner| winner.attempt.id != self.attempt.id));
-            }
-        }
-        let location = self.store.location().to_owned();
-        Err(ShardRunError::Inconsistent { location, key })
+        let key = commit.key();
+        let Some(found) = self.create_or_read(&key, &commit.encode()?).await? else {
+            return Ok(None);
+        };
+        let winner = Commit::decode(&key, &found)?;
+        Ok(Some(winner).filter(|winner| winner.attempt.id != self.attempt.id))
     }
 
     /// Returns the progress of the shard.

@@ -160,7 +160,7 @@ impl Bucket {
         if bytes <= PART_BYTES as u64 {
             let mut content = Vec::new();
             source.read_to_end(&mut content).map_err(read_error())?;
-            let put = self.store.put(&path, PutPayload::from(content)).await;
+            let put = self.store.put(&path, content.into()).await;
             return put.map(|_| ()).map_err(self.error("write", key));
         }
         let _turn = self.in_pieces.lock().await;

@@ -1,6 +1,7 @@
 //! Chooses the backend for the trials of a command.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire::NodeInfo;
@@ -129,23 +130,24 @@ pub fn resumed(given: &RunOptions, dir: &RunDir) -> Result<(RunOptions, Vec<LabI
     }
 }
 
-/// Refuses to resume a run on nodes with other kernels than those of its last session. `nodes` are their descriptions now. The plan
-/// chooses the kernels of nodes that it names a kernel for.
+/// Refuses to resume the run in `dir` on nodes with other kernels than those of its last session. `nodes` are their descriptions now. The
+/// plan chooses the kernels of nodes that it names a kernel for.
 ///
 /// # Errors
 /// A node has another kernel.
 pub fn check_kernels(
-    dir: &RunDir,
+    dir: &Path,
+    earlier: &BTreeMap<String, BTreeSet<Kernel>>,
     experiment: &Experiment,
     nodes: &BTreeMap<String, NodeInfo>,
 ) -> Result<(), CliError> {
     let points = experiment.plan.points();
     let named = points.iter().flat_map(|point| Experiment::kernel_releases(point).into_keys());
     let named: BTreeSet<String> = named.collect();
-    let mut earlier = dir.kernels();
+    let mut earlier = earlier.clone();
     earlier.retain(|node, _| !named.contains(node));
     match other_kernels(&earlier, nodes) {
-        Some(reason) => Err(CliError::Usage(format!("{}: {reason}", dir.path().display()))),
+        Some(reason) => Err(CliError::Usage(format!("{}: {reason}", dir.display()))),
         None => Ok(()),
     }
 }

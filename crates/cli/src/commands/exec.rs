@@ -27,11 +27,19 @@ impl Candidate {
         name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
+    /// Whether this is a part of its ID, its whole ID as in log lines, or its results directory.
     fn is_named(&self, wanted: &str) -> bool {
         let is_run = |run: &InProgress| run.is_in(Path::new(wanted));
-        (self.testbed.is_some() && self.id().contains(wanted))
+        let id = self.id();
+        (self.testbed.is_some() && (id.contains(wanted) || is_id_of(wanted, &id)))
             || self.run.as_ref().is_some_and(is_run)
     }
+}
+
+/// Whether this ID of an experiment is that of a folder: its name and random digits (`Experiment::id`).
+fn is_id_of(id: &str, folder: &str) -> bool {
+    let random = id.strip_prefix(folder).and_then(|rest| rest.strip_prefix('-'));
+    random.is_some_and(|digits| digits.len() == 16 && digits.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 impl std::fmt::Display for Candidate {
@@ -196,6 +204,9 @@ mod tests {
         assert!(why.contains(QUICK) && why.contains("results/four (elsewhere)"), "{why}");
         assert_eq!(choose(both(), Some("results/quick")).unwrap().id(), QUICK);
         assert_eq!(choose(both(), Some("quick")).unwrap().id(), QUICK);
+        let in_logs = format!("{QUICK}-0123456789abcdef");
+        assert_eq!(choose(both(), Some(&in_logs)).unwrap().id(), QUICK);
+        assert!(refusal(both(), Some(&format!("{QUICK}-other"))).contains("no running experiment"));
         let why = refusal(both(), Some("results/four"));
         assert!(why.contains("network namespaces of this machine") && why.contains("ssh"), "{why}");
         assert_eq!(refusal(found(&[], vec![run(80, "results/four")]), None), why);

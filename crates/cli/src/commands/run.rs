@@ -1,5 +1,6 @@
 //! `ccbench run`: runs a plan, stores the results and prints the summary.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use ccbench_results::backend::RunBackend;
 use ccbench_results::expect::Outcome;
 use ccbench_results::model::{RunInfo, RunStatus, TrialFilter};
 use ccbench_results::scorecard::Scorecard;
-use ccbench_results::store::{RunDir, StoreError};
+use ccbench_results::store::{Kernel, RunDir, StoreError};
 use ccbench_results::summarize::{RunSummary, summarize};
 use ccbench_results::{report, table};
 use tracing::info;
@@ -192,7 +193,7 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
             let (result, recorded) = (Ok(()), Ok(()));
             return Ok(CompletedRun { dir, result, recorded, repeated: 0, views: None });
         }
-        earlier = Some(repetition);
+        earlier = Some(Earlier { repetition, kernels: dir.kernels() });
     }
     let (experiment, plan_text, sets) = (&experiment, text.as_str(), sets.as_slice());
     let run = PlanRun { args, experiment, plan_text, sets, earlier, shard: None, engine_note };
@@ -251,6 +252,14 @@ fn finish(
     Ok(dir)
 }
 
+/// What a resumed run has recorded.
+struct Earlier {
+    /// Its rules, from the check whether trials are left.
+    repetition: Repetition,
+    /// The kernels of its nodes.
+    kernels: BTreeMap<String, BTreeSet<Kernel>>,
+}
+
 /// A plan and how to run it.
 struct PlanRun<'a> {
     args: &'a RunArgs,
@@ -258,8 +267,8 @@ struct PlanRun<'a> {
     plan_text: &'a str,
     /// The overrides, including those of `[quick]`.
     sets: &'a [String],
-    /// The rules of a resumed run, from the check whether trials are left.
-    earlier: Option<Repetition>,
+    /// What a resumed run has recorded.
+    earlier: Option<Earlier>,
     /// The shard to run; `None` for all trials.
     shard: Option<&'a ShardRun>,
     /// Why the lab's engine is not the usual one.
@@ -310,8 +319,9 @@ impl PlanRun<'_> {
         let Self { args, experiment, shard, .. } = *self;
         let dir = Arc::new(match (&args.resume, shard) {
             (Some(path), _) => {
-                if record.backend == RunBackend::Testbed {
-                    choice::check_kernels(&RunDir::open(path)?, experiment, &record.nodes)?;
+                let kernels = self.earlier.as_ref().map(|earlier| &earlier.kernels);
+                if let Some(kernels) = kernels.filter(|_| record.backend == RunBackend::Testbed) {
+                    choice::check_kernels(path, kernels, experiment, &record.nodes)?;
                 }
                 // Compares all tables with their digests.
                 let (path, record) = (path.clone(), Arc::clone(record));
@@ -320,7 +330,7 @@ impl PlanRun<'_> {
             (None, Some(shard)) => RunDir::create(shard.scratch(), record)?,
             (None, None) => RunDir::create(&args.options.out, record)?,
         });
-        let earlier = self.earlier.as_ref();
+        let earlier = self.earlier.as_ref().map(|earlier| &earlier.repetition);
         let (mut remaining, mut repetition) =
             remaining_trials(experiment, &dir, args.retry_failed, earlier).await?;
         if let Some(shard) = shard {

@@ -125,9 +125,8 @@ impl Parameters for Red {
             error("max", why);
         }
         // `tc` chooses the weight of the average (Wlog) such that a burst of this size stays below `min`.
-        let default_burst = (min.get().saturating_mul(2).saturating_add(max.get())) / (3 * packet);
         let min_burst = min.get().div_ceil(packet);
-        if self.burst.map_or(default_burst, u64::from) < min_burst {
+        if self.burst_of(min.get(), max.get()) < min_burst {
             let key = if self.burst.is_some() { "burst" } else { "avpkt" };
             error(
                 key,
@@ -145,9 +144,14 @@ impl Red {
 
     /// `burst` with its default for these thresholds in bytes.
     pub fn burst_pkts(&self, qth_min: u32, qth_max: u32) -> u32 {
+        let burst = self.burst_of(u64::from(qth_min), u64::from(qth_max));
+        u32::try_from(burst).unwrap_or(u32::MAX)
+    }
+
+    fn burst_of(&self, min: u64, max: u64) -> u64 {
         let packet = self.average_packet().clamp(1, u64::from(u32::MAX));
-        let default = (2 * u64::from(qth_min) + u64::from(qth_max)) / (3 * packet);
-        self.burst.unwrap_or(u32::try_from(default).unwrap_or(u32::MAX))
+        let default = min.saturating_mul(2).saturating_add(max) / (3 * packet);
+        self.burst.map_or(default, u64::from)
     }
 
     /// Wlog for these thresholds in bytes: a packet has weight w = 2^-Wlog in the average. It is the one with which a burst of `burst`
