@@ -17,7 +17,7 @@
  *   ccb_pacing_rate(tp)                       current pacing rate, bytes per second
  *   ccb_set_cwnd(tp, pkts), ccb_set_pacing_rate(tp, bytes per second), ccb_start_pacing(tp)
  *   ccb_sk(tp), ccb_netns_cookie(tp)          its struct sock; cookie of its network namespace
- *   ccb_row_gap_us(tp)                        least time between a row of a round and the row before, or 0
+ *   ccb_row_gap_us(tp)                        minimum time between a row of a round and the row before, or 0
  *   ccb_rounds_skipped(tp, count)             counts rounds without a row because of that
  *   ccb_row_wanted(tp), ccb_row_out(tp, s, a) the second calls ccb_row_fill(row, tp, s, a), declared before
  *   ccb_keep_tx_start(tp, reacts)             keeps whether the core reacts to TX_START if app_limited is 0, or does nothing

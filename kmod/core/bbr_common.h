@@ -171,9 +171,9 @@ CC_FN int cc_bbr_inputs_changed(const struct cc_bbr_state *st, const struct cc_b
 CC_FN u32 cc_bbr_inflight_cap(const struct cc_bbr_state *st, const struct cc_bbr_inputs *in)
 {
 	u32 extra = (in->extra_acked * cc_bbr_permille(in->extra_acked_gain)) >> 8;
-	u32 most = (u32)(((u64)in->bw * CC_BBR_EXTRA_ACKED_MAX_US) >> CC_BBR_BW);
+	u32 max_aggr_cwnd = (u32)(((u64)in->bw * CC_BBR_EXTRA_ACKED_MAX_US) >> CC_BBR_BW);
 
-	return cc_bbr_bdp(st, in->bw, cc_bbr_permille(in->cwnd_gain)) + cc_min(extra, most);
+	return cc_bbr_bdp(st, in->bw, cc_bbr_permille(in->cwnd_gain)) + cc_min(extra, max_aggr_cwnd);
 }
 
 /* The window from `before`; `full` if the pipe was full once. */
@@ -191,7 +191,7 @@ CC_FN u32 cc_bbr_set_cwnd(const struct cc_bbr_state *st, const struct cc_bbr_par
 			cwnd += a->acked_pkts;
 		cwnd = cwnd > CC_BBR_MIN_CWND ? cwnd : CC_BBR_MIN_CWND;
 	}
-	cwnd = cc_at_most(cwnd, a->cwnd_clamp_pkts);
+	cwnd = cc_min_u64(cwnd, a->cwnd_clamp_pkts);
 	if (mode == CC_BBR_PROBE_RTT)
 		cwnd = cc_min((u32)cwnd, cc_bbr_probe_rtt_cwnd(st, p));
 	if (mode == CC_BBR_PROBE_BW_CRUISE || mode == CC_BBR_PROBE_RTT)
@@ -254,7 +254,7 @@ CC_FN u8 cc_bbr_is_app_limited(struct cc_bbr_state *st, const struct cc_ack *a)
 /* The delivery rate; rate_interval_us is not 0. */
 CC_FN u32 cc_bbr_sample_bw(const struct cc_ack *a)
 {
-	return cc_at_most(cc_div64(((u64)a->rate_delivered_pkts << CC_BBR_BW) + a->rate_interval_us - 1, a->rate_interval_us),
+	return cc_min_u64(cc_div64(((u64)a->rate_delivered_pkts << CC_BBR_BW) + a->rate_interval_us - 1, a->rate_interval_us),
 			  CC_BBR_BW_MAX);
 }
 

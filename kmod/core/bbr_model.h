@@ -42,9 +42,9 @@
 	X(loss_permille, "1/1000", 20, 1, 500, "share of loss in a flight that is too high")       \
 	X(cut_pct, "%", 30, 1, 90, "taken from bounds after loss")                                 \
 	X(headroom_pct, "%", 15, 0, 50, "left free below inflight_hi in CRUISE")                   \
-	X(wait_ms, "ms", 2000, 10, 60000, "least time between probes for bandwidth")               \
+	X(wait_ms, "ms", 2000, 10, 60000, "minimum time between probes for bandwidth")             \
 	X(wait_random_ms, "ms", 1000, 0, 60000, "random addition to it")                           \
-	X(wait_rounds, "rounds", 63, 1, 1000, "most rounds between probes")                         \
+	X(wait_rounds, "rounds", 63, 1, 1000, "maximum rounds between probes")                     \
 	X(probe_rtt_interval_ms, "ms", 5000, 100, 60000, "time without a lower RTT before PROBE_RTT") \
 	X(probe_rtt_ms, "ms", 200, 1, 5000, "length of PROBE_RTT")                                 \
 	X(probe_rtt_cwnd_pct, "%", 50, 10, 100, "of the BDP in flight during PROBE_RTT")           \
@@ -372,14 +372,14 @@ CC_FN u32 cc_bbr_lost_since(const struct cc_bbr_state *st, u32 prior_delivered, 
 	return total_lost - lost;
 }
 
-/* Losses noticed less than least_gap after those of the newest mark get no mark of their own. */
-CC_FN void cc_bbr_add_loss_mark(struct cc_bbr_state *st, u32 delivered, u32 lost, u32 least_gap)
+/* Losses noticed less than min_gap after those of the newest mark get no mark of their own. */
+CC_FN void cc_bbr_add_loss_mark(struct cc_bbr_state *st, u32 delivered, u32 lost, u32 min_gap)
 {
 	struct cc_bbr_loss_mark *newest = &st->loss_marks[0];
 	struct cc_bbr_loss_mark mark = {delivered, delivered, lost}, older;
 	u32 i;
 
-	if (st->loss_marks_used && newest->lost != lost && delivered - newest->first < least_gap) {
+	if (st->loss_marks_used && newest->lost != lost && delivered - newest->first < min_gap) {
 		newest->last = delivered;
 		return;
 	}

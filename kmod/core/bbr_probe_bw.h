@@ -40,14 +40,14 @@ CC_FN u32 cc_bbr_cwnd_gain(u32 mode, const struct cc_bbr_params *p)
 /* Segments of a TSO burst: a millisecond at the pacing rate, plus 64 KiB halved for every 512 us of min RTT. */
 CC_FN u32 cc_bbr_tso_segs_goal(const struct cc_bbr_state *st, u32 mss_bytes, u64 pacing, u32 version)
 {
-	u32 least = version == 2 && pacing < CC_BBR_V2_MIN_TSO_RATE ? 1 : 2, halved = st->min_rtt_us >> 9;
+	u32 min_segs = version == 2 && pacing < CC_BBR_V2_MIN_TSO_RATE ? 1 : 2, halved = st->min_rtt_us >> 9;
 	u64 bytes = pacing >> 10;
 
 	if (halved < 32)
 		bytes += CC_BBR_GSO_BYTES >> halved;
 	if (bytes > CC_BBR_TSO_MAX_BYTES)
 		bytes = CC_BBR_TSO_MAX_BYTES;
-	return cc_max(cc_u32(cc_div64(bytes, mss_bytes ? mss_bytes : 1)), least);
+	return cc_max(cc_u32(cc_div64(bytes, mss_bytes ? mss_bytes : 1)), min_segs);
 }
 
 CC_FN int cc_bbr_has_tso_segs_goal(const struct cc_bbr_state *st, u32 mss_bytes, u64 pacing)

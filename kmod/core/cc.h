@@ -141,9 +141,9 @@ struct cc_stat {
 	const char *name, *unit;
 };
 
-/* Why a parameter is rejected. why is null if the value is outside min..max. */
+/* Why a parameter is rejected. message is null if the value is outside min..max. */
 struct cc_fault {
-	const char *name, *unit, *why;
+	const char *name, *unit, *message;
 	u32 value, min, max;
 };
 
@@ -172,9 +172,9 @@ struct cc_fault {
  * Rules between parameters: X(invalid parameter, condition, rule, message), with expressions of p. They are a list so that the tables for
  * other languages can be generated from it.
  */
-#define CC_RULE(blamed, when, holds, why)                                                          \
+#define CC_RULE(param, when, holds, message)                                                       \
 	if ((when) && !(holds))                                                                    \
-		return cc_refuse(fault, #blamed, p->blamed, why);
+		return cc_refuse(fault, #param, p->param, message);
 
 #define CC_PARAM_COUNT(NAME) ((u32)(sizeof(struct cc_##NAME##_params) / sizeof(u32)))
 
@@ -196,7 +196,7 @@ CC_FN int cc_check_ranges(const struct cc_param *table, const u32 *values, u32 c
 			continue;
 		fault->name = table[i].name;
 		fault->unit = table[i].unit;
-		fault->why = 0;
+		fault->message = 0;
 		fault->value = values[i];
 		fault->min = table[i].min;
 		fault->max = table[i].max;
@@ -205,11 +205,11 @@ CC_FN int cc_check_ranges(const struct cc_param *table, const u32 *values, u32 c
 	return 0;
 }
 
-CC_FN int cc_refuse(struct cc_fault *fault, const char *name, u32 value, const char *why)
+CC_FN int cc_refuse(struct cc_fault *fault, const char *name, u32 value, const char *message)
 {
 	fault->name = name;
 	fault->unit = "";
-	fault->why = why;
+	fault->message = message;
 	fault->value = value;
 	fault->min = 0;
 	fault->max = 0;
@@ -237,9 +237,9 @@ CC_FN u32 cc_u32(u64 a)
 	return a > 0xffffffffu ? 0xffffffffu : (u32)a;
 }
 
-CC_FN u32 cc_at_most(u64 a, u32 most)
+CC_FN u32 cc_min_u64(u64 a, u32 b)
 {
-	return a < most ? (u32)a : most;
+	return a < b ? (u32)a : b;
 }
 
 /* value * num / den for quantities up to 2^32; den == 0 gives the maximum value. */

@@ -42,7 +42,7 @@
 	X(power, "exponent", 4, 1, 8, "of the falling part")                                       \
 	X(fractional, "flag", 0, 0, 1, "cut by alpha/2 instead of a half")                         \
 	X(gradual_mark, "flag", 0, 0, 1, "below del_th, weigh marks by p in alpha")                \
-	X(mdev_scaling, "flag", 0, 0, 1, "scale p by least over present RTT deviation")            \
+	X(mdev_scaling, "flag", 0, 0, 1, "scale p by minimum over present RTT deviation")          \
 	X(g, "shift", 4, 1, 8, "weight of a round in alpha is 1/2^g")                              \
 	X(gamma, "-", 4, 0, 64, "gain of rtt_fairness 2")                                          \
 	X(rtt_fairness, "mode", 0, 0, 2, "increase: 0 one, 1 by base RTT, 2 by base over srtt")    \
@@ -56,7 +56,7 @@
 	X(queue_us, "us")                                                                          \
 	X(base_us, "us")                                                                           \
 	X(alpha, "1/256")                                                                          \
-	X(mdev_least_us, "us")                                                                     \
+	X(mdev_min_us, "us")                                                                       \
 	X(shadow_pkts, "pkts")                                                                     \
 	X(competing, "flag")                                                                       \
 	X(samples, "acks")                                                                         \
@@ -69,7 +69,7 @@ struct cc_cx_state {
 	struct cc_round round;
 	u32 betao_us, del_th_us, del_max_us; /* parameters at init */
 	u32 own_base_us;
-	u32 mdev_least_us;
+	u32 mdev_min_us;
 	u32 shadow_pkts;
 	u32 last_cut_queue_us;
 	u32 queue_us;
@@ -103,7 +103,7 @@ CC_FN void cc_cx_init(struct cc_cx_state *st, const struct cc_cx_params *p, cons
 	st->del_th_us = p->del_th;
 	st->del_max_us = p->del_max;
 	st->own_base_us = CC_NO_RTT;
-	st->mdev_least_us = CC_NO_RTT;
+	st->mdev_min_us = CC_NO_RTT;
 	st->shadow_pkts = a->cwnd_pkts;
 	st->last_cut_queue_us = 0;
 	st->queue_us = 0;
@@ -128,7 +128,7 @@ CC_FN u32 cc_cx_on_sample(struct cc_cx_state *st, const struct cc_cx_params *p,
 			     const struct cc_ack *a)
 {
 	if (a->rtt_us)
-		st->mdev_least_us = cc_min(st->mdev_least_us, cc_max(a->mdev_us, 1));
+		st->mdev_min_us = cc_min(st->mdev_min_us, cc_max(a->mdev_us, 1));
 	cc_round_delay_sample(&st->round, &st->own_base_us, p->hardcoding, p->basedelay_hc, st->betao_us, a);
 	return 0;
 }
@@ -160,7 +160,7 @@ CC_FN u32 cc_cx_probability(const struct cc_cx_state *st, const struct cc_cx_par
 
 	if (!p->mdev_scaling)
 		return probability;
-	probability = cc_scale(probability, cc_max(st->mdev_least_us, 1), cc_max(mdev_us, 1));
+	probability = cc_scale(probability, cc_max(st->mdev_min_us, 1), cc_max(mdev_us, 1));
 	return cc_min(probability, cc_min(p->p_max, 1000));
 }
 
@@ -307,7 +307,7 @@ CC_FN void cc_cx_read(const struct cc_cx_state *st, const struct cc_cx_params *p
 	s->queue_us = st->queue_us;
 	s->base_us = cc_cx_base(st, p, a);
 	s->alpha = st->alpha;
-	s->mdev_least_us = st->mdev_least_us;
+	s->mdev_min_us = st->mdev_min_us;
 	s->shadow_pkts = p->shadow ? st->shadow_pkts : 0;
 	s->competing = st->competing;
 	s->samples = st->last_samples;

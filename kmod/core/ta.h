@@ -51,7 +51,7 @@
 	X(drop, "%", 95, 1, 99, "share of the threshold taken away during a trial")                \
 	X(hold_floor, "flag", 1, 0, 1, "the threshold of a trial is not below betao")              \
 	X(dip_pct, "%", 60, 1, 99, "a trial succeeds below this share of its earlier queueing delay") \
-	X(dip_least, "flag", 1, 0, 1, "a trial's round is judged by its least RTT; 0: by its largest")
+	X(dip_min_rtt, "flag", 1, 0, 1, "a trial succeeds by the minimum RTT of its round; 0: by the maximum")
 
 #define CC_TA_STATS(X)                                                                             \
 	X(threshold_us, "us")                                                                      \
@@ -176,7 +176,7 @@ CC_FN void cc_ta_check_gradient(struct cc_ta_state *st, const struct cc_ta_param
 /* Handles one round of a trial, which succeeds if the queue drained after this flow's reduction. */
 CC_FN void cc_ta_check_trial(struct cc_ta_state *st, const struct cc_ta_params *p, u32 base_us)
 {
-	u32 rtt_us = p->dip_least ? st->round.min_rtt_us : st->round.max_rtt_us;
+	u32 rtt_us = p->dip_min_rtt ? st->round.min_rtt_us : st->round.max_rtt_us;
 	u64 queue_us = cc_saturating_sub(rtt_us, base_us);
 
 	if (queue_us * 100 < (u64)p->dip_pct * st->queue_before_us) {

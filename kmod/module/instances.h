@@ -35,8 +35,8 @@ static bool ccb_ready;	       /* after init, every write is checked against all 
 
 static int ccb_reject(const char *instance, const struct cc_fault *f)
 {
-	if (f->why)
-		pr_err("%s: %s = %u: %s\n", instance, f->name, f->value, f->why);
+	if (f->message)
+		pr_err("%s: %s = %u: %s\n", instance, f->name, f->value, f->message);
 	else
 		pr_err("%s: %s = %u: allowed are %u to %u (%s)\n", instance, f->name, f->value, f->min, f->max,
 		       f->unit);

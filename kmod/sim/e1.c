@@ -51,15 +51,15 @@ void e1_run(const char *scheme, u32 flows, u32 competitors, u64 phase_us, u64 se
 	u32 i;
 
 	for (i = 0; i < flows + competitors; i++) {
-		int mine = i < flows;
+		int is_tested = i < flows;
 
 		memset(&config, 0, sizeof(config));
-		if (cc_conn_parse(&config.conn, mine ? scheme : "cubic", message, sizeof(message))) {
+		if (cc_conn_parse(&config.conn, is_tested ? scheme : "cubic", message, sizeof(message))) {
 			fprintf(stderr, "e1: %s\n", message);
 			exit(2);
 		}
-		config.start_us = (mine ? 0 : phase_us) + cc_random(&starts) % 10000;
-		config.stop_us = (mine ? 3 : 2) * phase_us;
+		config.start_us = (is_tested ? 0 : phase_us) + cc_random(&starts) % 10000;
+		config.stop_us = (is_tested ? 3 : 2) * phase_us;
 		sim_add(sim, &config);
 	}
 	sim_run(sim, 3 * phase_us);

@@ -134,8 +134,8 @@ const struct cc_ops *cc_find(const char *name)
 
 void cc_fault_text(const struct cc_ops *ops, const struct cc_fault *f, char *message, size_t size)
 {
-	if (f->why)
-		snprintf(message, size, "%s: parameter %s = %u: %s", ops->name, f->name, f->value, f->why);
+	if (f->message)
+		snprintf(message, size, "%s: parameter %s = %u: %s", ops->name, f->name, f->value, f->message);
 	else
 		snprintf(message, size, "%s: parameter %s = %u: allowed are %u to %u (%s)", ops->name,
 			 f->name, f->value, f->min, f->max, f->unit);

@@ -6,10 +6,10 @@
 #include "../core/schemes.h"
 
 struct rule {
-	const char *blamed, *when, *holds, *why;
+	const char *param, *when, *holds, *message;
 };
 
-#define RULE(blamed, when, holds, why) {#blamed, #when, #holds, why},
+#define RULE(param, when, holds, message) {#param, #when, #holds, message},
 #define RULES_OF(NAME, RULES)                                                                      \
 	static const struct rule NAME##_rules[] = {RULES(RULE){0}};
 
@@ -28,7 +28,7 @@ static const struct {
 	const struct rule *rules;
 } cores[] = {CC_CORES(CORE)};
 
-static const char *yes(u32 value)
+static const char *json_bool(u32 value)
 {
 	return value ? "true" : "false";
 }
@@ -47,13 +47,13 @@ static void print_rules(const struct rule *rules)
 	const char *comma = "";
 
 	printf("     \"rules\": [");
-	for (; rules->blamed; rules++) {
+	for (; rules->param; rules++) {
 		size_t left = strcspn(rules->holds, " ");
 		const char *relation = rules->holds + left + 1;
 		size_t length = strcspn(relation, " ");
 		const char *right = relation + length + 1;
 
-		printf("%s\n      {\"blamed\": \"%s\", \"when\": ", comma, rules->blamed);
+		printf("%s\n      {\"param\": \"%s\", \"when\": ", comma, rules->param);
 		if (strcmp(rules->when, "1"))
 			operand(rules->when, strlen(rules->when));
 		else
@@ -62,7 +62,7 @@ static void print_rules(const struct rule *rules)
 		operand(rules->holds, left);
 		printf(", \"relation\": \"%.*s\", \"right\": ", (int)length, relation);
 		operand(right, strlen(right));
-		printf(", \"why\": \"%s\"}", rules->why);
+		printf(", \"message\": \"%s\"}", rules->message);
 		comma = ",";
 	}
 	printf("],\n");
@@ -73,8 +73,8 @@ static void print_core(const struct cc_ops *ops, u32 wants, const struct rule *r
 	u32 k;
 
 	printf("    {\"name\": \"%s\", \"owns_cwnd\": %s, \"wants_ecn\": %s, \"may_want_ecn\": %s, \"wants_ect1\": %s, \"wants_pacing\": %s,\n",
-	       ops->name, yes(wants & CC_OWNS_CWND), yes(wants & CC_WANTS_ECN), yes(wants & CC_MAY_WANT_ECN),
-	       yes(wants & CC_WANTS_ECT1), yes(wants & CC_WANTS_PACING));
+	       ops->name, json_bool(wants & CC_OWNS_CWND), json_bool(wants & CC_WANTS_ECN), json_bool(wants & CC_MAY_WANT_ECN),
+	       json_bool(wants & CC_WANTS_ECT1), json_bool(wants & CC_WANTS_PACING));
 	printf("     \"params\": [");
 	for (k = 0; k < ops->param_count; k++) {
 		const struct cc_param *p = &ops->params[k];

@@ -40,15 +40,15 @@ static void the_curve_at_its_corners_and_midpoints(void)
 static void deviation_scales_the_probability(void)
 {
 	struct cc_cx_state st = {.betao_us = 2000, .del_th_us = 4000, .del_max_us = 15000,
-				 .mdev_least_us = 100};
+				 .mdev_min_us = 100};
 	struct cc_cx_params p = cc_cx_defaults;
 
 	p.mdev_scaling = 1;
 	CHECK_EQ(cc_cx_probability(&st, &p, 4000, 400), 250);
 	CHECK_EQ(cc_cx_probability(&st, &p, 4000, 0), 1000);
-	st.mdev_least_us = 0;
+	st.mdev_min_us = 0;
 	CHECK_EQ(cc_cx_probability(&st, &p, 4000, 0), 1000);
-	st.mdev_least_us = CC_NO_RTT;
+	st.mdev_min_us = CC_NO_RTT;
 	CHECK_EQ(cc_cx_probability(&st, &p, 3000, 400), 1000);
 }
 

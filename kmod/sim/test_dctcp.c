@@ -133,7 +133,7 @@ static void without_ecn_it_is_reno(void)
 }
 
 /* RFC 8257's receiver: the echo changes only with the packets, and each change acknowledges what came before. */
-static void the_receiver_tells_ce_apart(void)
+static void the_receiver_echoes_every_change_of_ce(void)
 {
 	u32 ce = 0;
 
@@ -148,7 +148,7 @@ static void the_receiver_tells_ce_apart(void)
  * (8256 packets/s) and without a drop after slow start. With 1 ms, part of the link is unused: a burst of DCTCP, which is not paced, is
  * eight packets or a millisecond, so its end is marked although the queue behind it is empty.
  */
-static void behind_a_step_the_queue_stays_at_the_threshold(const char *scheme, u32 mark_us, u32 least_pkts)
+static void behind_a_step_the_queue_stays_at_the_threshold(const char *scheme, u32 mark_us, u32 min_pkts)
 {
 	struct sim_path path = {100000000, 10000, 187500, mark_us, 0, 1};
 	struct sim *sim = sim_new(&path, NULL);
@@ -168,7 +168,7 @@ static void behind_a_step_the_queue_stays_at_the_threshold(const char *scheme, u
 	}
 	CHECK(sum / 1000 > 10121 + mark_us / 10);
 	CHECK(sum / 1000 < 10121 + mark_us + mark_us / 5 + 121);
-	CHECK(sim_view(sim, 0).delivered_pkts - before > least_pkts);
+	CHECK(sim_view(sim, 0).delivered_pkts - before > min_pkts);
 	CHECK_EQ(sim_view(sim, 0).dropped_pkts, dropped);
 	sim_free(sim);
 }
@@ -182,7 +182,7 @@ int main(void)
 	the_cut_is_half_of_alpha();
 	without_ecn_it_is_reno();
 	test_reductions_forget_credits("dctcp");
-	the_receiver_tells_ce_apart();
+	the_receiver_echoes_every_change_of_ce();
 	behind_a_step_the_queue_stays_at_the_threshold("dctcp", 1000, 68000);
 	behind_a_step_the_queue_stays_at_the_threshold("dctcp", 5000, 80000);
 	behind_a_step_the_queue_stays_at_the_threshold("prague", 1000, 75000);

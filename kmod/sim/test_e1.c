@@ -56,15 +56,15 @@ static void bound(const struct row *row, u32 shape, const char *what, u32 value,
 #define R3(row, shape, low, high) bound(&(row), shape, "settled us", (row).cell[shape].settled_us, low, high)
 
 /* A full link when alone, a queue while competing, no timeouts. */
-static void common(const struct row *row, u32 least_kbps)
+static void common(const struct row *row, u32 min_kbps)
 {
 	u32 shape;
 
 	for (shape = 0; shape < 3; shape++) {
 		const struct e1_cell *c = &row->cell[shape];
 
-		bound(row, shape, "phase 1 kbit/s", c->goodput_kbps[0], least_kbps, 95700);
-		bound(row, shape, "phase 3 kbit/s", c->goodput_kbps[2], least_kbps, 95700);
+		bound(row, shape, "phase 1 kbit/s", c->goodput_kbps[0], min_kbps, 95700);
+		bound(row, shape, "phase 3 kbit/s", c->goodput_kbps[2], min_kbps, 95700);
 		/* A full queue is 25 ms. The srtt of a starved flow, whose packets are 5 ms apart, includes delayed ACKs. */
 		bound(row, shape, "phase 2 us", c->srtt_us[1], 15000, 31000);
 		/* There is no tail loss probe. */

@@ -71,7 +71,7 @@ static void beyond_either_end_is_refused_by_name(void)
 }
 
 /* u32 helpers at their edges. */
-static void helpers_saturate_and_wrap_as_they_say(void)
+static void helpers_saturate_and_wrap(void)
 {
 	struct cc_ack a = test_ack();
 
@@ -116,7 +116,7 @@ int main(void)
 	every_default_is_within_its_range();
 	no_name_comes_twice();
 	beyond_either_end_is_refused_by_name();
-	helpers_saturate_and_wrap_as_they_say();
+	helpers_saturate_and_wrap();
 	slow_start_leaves_its_rest_to_avoidance();
 	return test_done("host");
 }

@@ -148,7 +148,7 @@ static void a_trial_with_a_dip_stays_at_the_low_threshold(void)
 }
 
 /* One ACK of the round at 23199, four at 30000: a dip by the minimum RTT, none by the maximum. */
-static void the_dip_is_the_least_rtt_unless_told_otherwise(void)
+static void the_dip_is_the_minimum_rtt_by_default(void)
 {
 	struct cc_ack a = test_ack();
 	struct cc_conn conn = in_trial("ta_per,P1=10,P2=3", &a);
@@ -158,7 +158,7 @@ static void the_dip_is_the_least_rtt_unless_told_otherwise(void)
 	test_round(&conn, &a, 4, 30000);
 	CHECK_EQ(test_stat(&conn, &a, "resets"), 1);
 	a = test_ack();
-	conn = in_trial("ta_per,P1=10,P2=3,dip_least=0", &a);
+	conn = in_trial("ta_per,P1=10,P2=3,dip_min_rtt=0", &a);
 	a.rtt_us = 23199;
 	cc_call_sample(&conn, &a);
 	test_round(&conn, &a, 4, 30000);
@@ -330,7 +330,7 @@ int main(void)
 	without_comeback_it_never_comes_down();
 	a_trial_without_a_dip_restores_the_threshold();
 	a_trial_with_a_dip_stays_at_the_low_threshold();
-	the_dip_is_the_least_rtt_unless_told_otherwise();
+	the_dip_is_the_minimum_rtt_by_default();
 	periodic_backoff_ignores_the_gradient_between_trials();
 	without_the_floor_a_trial_goes_below_betao();
 	alpha_is_a_moving_average_of_the_marked_share();
