@@ -1,14 +1,18 @@
 //! ccbench's own congestion controls: their algorithms, parameters, rules and inner state, as `kmod` generated them
 //! from the C cores (`kmod/schemes.json`), and how a plan's `[cc.NAME]` is resolved.
 
+use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use crate::plan::parse::suggest;
 use crate::plan::{Cc, SysctlValue, Via};
 
+mod deprecated;
 pub mod supplied;
 pub mod table;
 
+use deprecated::current_name;
+pub use deprecated::{DeprecatedParam, deprecated_params, rename_deprecated_params};
 pub use table::{Core, Operand, Param, Rule, Scheme, Stat, Table};
 
 /// Congestion controls of mainline kernels, in the image or as modules.
@@ -188,9 +192,22 @@ pub fn resolve(cc: &Cc) -> Result<Instance, Vec<InstanceProblem>> {
     let Some((scheme, core)) = scheme(&cc.algorithm) else {
         return Err(vec![InstanceProblem { key: vec!["algorithm".into()], reason: unknown(cc) }]);
     };
+    let mut current = Cow::Borrowed(cc);
+    let deprecated: Vec<DeprecatedParam> = deprecated_params(cc).collect();
+    if !deprecated.is_empty() {
+        rename_deprecated_params(current.to_mut());
+    }
     let mut wrong = Vec::new();
     for (name, value) in &cc.params {
-        if let Err(reason) = core.value(scheme, name, value) {
+        let renamed = deprecated.iter().find(|param| param.name == name);
+        let known = renamed.map_or(name.as_str(), |param| param.current);
+        let checked = match current_name(&core.name, name) {
+            Some(current) if renamed.is_none() => {
+                Err(ParamError::BothNames { name: name.clone(), current })
+            }
+            _ => core.value(scheme, known, value),
+        };
+        if let Err(reason) = checked {
             let reason = reason.to_string();
             wrong.push(InstanceProblem { key: vec!["params".into(), name.clone()], reason });
         }
@@ -203,12 +220,12 @@ pub fn resolve(cc: &Cc) -> Result<Instance, Vec<InstanceProblem>> {
         .iter()
         .map(|param| {
             let name = &param.name;
-            let written = cc.params.get(name).and_then(|v| core.value(scheme, name, v).ok());
+            let written = current.params.get(name).and_then(|v| core.value(scheme, name, v).ok());
             (name.clone(), written.unwrap_or_else(|| param.default_of(scheme)))
         })
         .collect();
     let wrong: Vec<InstanceProblem> =
-        core.rules.iter().filter_map(|rule| rule.broken_by(cc, &params)).collect();
+        core.rules.iter().filter_map(|rule| rule.broken_by(&current, &params)).collect();
     if wrong.is_empty() { Ok(Instance::Own { core: &core.name, params }) } else { Err(wrong) }
 }
 
@@ -275,6 +292,14 @@ pub enum ParamError {
         name: String,
         /// Its parameters.
         hint: String,
+    },
+    /// The parameter is also set under its current name.
+    #[error("`{name}` is the deprecated name of `{current}`, which is also set; remove it")]
+    BothNames {
+        /// The deprecated name.
+        name: String,
+        /// The current name.
+        current: &'static str,
     },
     /// The value is not a whole number.
     #[error("`{}` is not a number; write one {range}", text.escape_debug())]
@@ -373,7 +398,7 @@ impl Rule {
         }
         let value = |operand: &Operand| match operand {
             Operand::Number(_) => None,
-            Operand::Param(name) if *name == self.blamed => None,
+            Operand::Param(name) if *name == self.param => None,
             Operand::Param(name) => Some(format!("{name} = {}", of(name))),
         };
         let others: Vec<String> =
@@ -384,14 +409,14 @@ impl Rule {
             format!(" (with {})", others.join(", "))
         };
         // A parameter that the plan does not write has no line.
-        let key = if cc.params.contains_key(&self.blamed) {
-            vec!["params".into(), self.blamed.clone()]
+        let key = if cc.params.contains_key(&self.param) {
+            vec!["params".into(), self.param.clone()]
         } else {
             vec!["params".into()]
         };
         Some(InstanceProblem {
             key,
-            reason: format!("{} = {}: {}{with}", self.blamed, of(&self.blamed), self.reason),
+            reason: format!("{} = {}: {}{with}", self.param, of(&self.param), self.message),
         })
     }
 }

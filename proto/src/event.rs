@@ -285,7 +285,7 @@ impl Kind {
                 let cc = cc.as_ref()?;
                 let mut data = json!({
                     "node": node, "algorithm": cc.algorithm, "kernel_name": cc.kernel_name, "via": cc.via().as_text(),
-                    "why": cc.reason_text(), "params": cc.params,
+                    "reason": cc.reason_text(), "params": cc.params,
                 });
                 if !cc.sha256.is_empty() {
                     data["sha256"] = cc.sha256.as_str().into();
@@ -319,7 +319,7 @@ fn cc_in_force_json(start: &CcInForce) -> Value {
         "cc": start.cc,
         "kernel_name": start.kernel_name,
         "begins_with": start.begins_with,
-        "how": CcMethod::text_of(start.how),
+        "method": CcMethod::text_of(start.how),
         "no_hook": start.no_hook,
         "paced_by": start.paced_by,
     })
@@ -347,7 +347,7 @@ fn lab_json(lab: &Lab) -> Value {
 
 fn link_json(link: &LinkState) -> Value {
     let mut body = json!({
-        "dev": link.dev, "backend": link.backend().as_text(), "why": link.why(),
+        "dev": link.dev, "backend": link.backend().as_text(), "reason": link.reason_text(),
         "qdiscs": link.qdiscs,
     });
     if let Some(fallback) = link.fallback() {
@@ -361,7 +361,7 @@ fn ecn_json(ecn: &Ecn) -> Value {
         "side": Side::text_of(ecn.side),
         "cc": ecn.cc,
         "kernel_name": ecn.kernel_name,
-        "asked": EcnRequest::text_of(ecn.asked),
+        "requested": EcnRequest::text_of(ecn.asked),
         "mode": EcnMode::text_of(ecn.mode),
         "reason": ecn.reason,
         "counts_marks": ecn.counts_marks,
@@ -463,7 +463,7 @@ mod tests {
         };
         assert_eq!(
             json(Kind::CcInForce(start)),
-            r#"{"begins_with":"reno","cc":"quick","how":"after_connect","kernel_name":null,"no_hook":null,"paced_by":null,"side":"rcv"}"#
+            r#"{"begins_with":"reno","cc":"quick","kernel_name":null,"method":"after_connect","no_hook":null,"paced_by":null,"side":"rcv"}"#
         );
         let lab = Lab { engine: LabEngine::Uml.into(), seed: 7, ..Lab::default() };
         assert_eq!(

@@ -32,7 +32,7 @@ impl BackendReason {
 
 impl LinkState {
     /// Why the link has its backend, as a sentence; empty if the reason is not known.
-    pub fn why(&self) -> String {
+    pub fn reason_text(&self) -> String {
         match self.reason.as_ref().and_then(|reason| reason.reason.as_ref()) {
             None => String::new(),
             Some(Reason::Configured(_)) => {
@@ -120,24 +120,24 @@ mod tests {
 
     #[test]
     fn every_reason_has_a_sentence() {
-        let why = |backend, reason| state(backend, reason).why();
+        let text = |backend, reason| state(backend, reason).reason_text();
         assert_eq!(
-            why(Backend::Userspace, BackendReason::missing("qdisc netem", "NET_SCH_NETEM")),
+            text(Backend::Userspace, BackendReason::missing("qdisc netem", "NET_SCH_NETEM")),
             "auto: this kernel has no qdisc netem (CONFIG_NET_SCH_NETEM)"
         );
         assert_eq!(
-            why(Backend::Userspace, BackendReason::unsupported("reordering")),
+            text(Backend::Userspace, BackendReason::unsupported("reordering")),
             "auto: the kernel's qdiscs cannot do reordering"
         );
         assert_eq!(
-            why(Backend::Kernel, BackendReason::supported(&["htb", "bfifo"])),
+            text(Backend::Kernel, BackendReason::supported(&["htb", "bfifo"])),
             "auto: this kernel has htb, bfifo"
         );
         assert_eq!(
-            why(Backend::Userspace, BackendReason::configured()),
+            text(Backend::Userspace, BackendReason::configured()),
             "backend = \"userspace\" in the plan"
         );
-        assert_eq!(LinkState::default().why(), "");
+        assert_eq!(LinkState::default().reason_text(), "");
     }
 
     #[test]
@@ -149,7 +149,7 @@ mod tests {
         let configured = stored(state(Backend::Userspace, BackendReason::configured()));
         assert_eq!(
             configured,
-            r#"{"backend":"userspace","dev":"","qdiscs":[],"why":"backend = \"userspace\" in the plan"}"#
+            r#"{"backend":"userspace","dev":"","qdiscs":[],"reason":"backend = \"userspace\" in the plan"}"#
         );
         assert_eq!(Fallback::of_stored_link(&configured).unwrap(), None);
         assert!(Fallback::of_stored_link(r#"{"fallback":{"cause":"moon"}}"#).is_err());

@@ -13,13 +13,14 @@ use text::Name;
 pub use capture::Capture;
 pub use cc::{Cc, Via};
 pub use design::{Design, DesignKind};
+pub use ecn::Ecn;
 pub use expect::Expect;
 pub use impair::{
     AckAggregation, BurstLoss, Distribution, EcnRewrite, Jitter, OnEnd, Policer, Reorder, Slot,
     Tbf, TraceStart, TraceUse,
 };
 pub use lab::{Engine, LabUse, Series};
-pub use link::{Backend, Class, Ecn, Link, Match, PathPreset, Shaper};
+pub use link::{Backend, Class, Link, Match, PathPreset, Shaper};
 pub use node::{Node, SysctlValue};
 pub use probe::{Probe, ProbeKind, Repeat};
 pub use queue::*;
@@ -32,6 +33,7 @@ pub mod cc;
 pub mod check;
 pub(crate) mod checked;
 pub mod design;
+pub mod ecn;
 pub mod expect;
 pub mod impair;
 pub mod lab;

@@ -114,7 +114,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_acts(any in "(\\PC|\\pC|\u{9b}|\u{202e}){0,40}") {
+        fn escaped_text_has_no_control_characters(any in "(\\PC|\\pC|\u{9b}|\u{202e}){0,40}") {
             prop_assert!(!line(&any).replace('\t', "").contains(is_control_or_bidi));
             prop_assert!(!text(&any).replace(['\t', '\n'], "").contains(is_control_or_bidi));
             prop_assert!(!message(&any).replace(['\t', '\n'], "").contains(is_control_or_bidi));

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::cc::NamedState;
+use crate::cc::{self, NamedState};
 use crate::plan::checked::CheckedPlan;
 use crate::plan::{Class, LimitUnit, Link, PathPreset, Plan, Queue};
 use crate::topology::Topology;
@@ -159,7 +159,7 @@ pub fn builtin_paths() -> BTreeMap<String, PathPreset> {
 }
 
 /// The plan with every link's preset merged into it, every shaped link's and class's queue written out,
-/// and no presets left. Normalizing twice changes nothing.
+/// no presets left, and the current names of parameters of congestion controls. Normalizing twice changes nothing.
 pub fn normalize(plan: &Plan) -> Plan {
     let mut normalized = plan.clone();
     for link in normalized.links.values_mut() {
@@ -175,6 +175,7 @@ pub fn normalize(plan: &Plan) -> Plan {
         }
     }
     normalized.path.clear();
+    normalized.cc.values_mut().for_each(cc::rename_deprecated_params);
     normalized
 }
 
@@ -191,7 +192,8 @@ pub(crate) fn as_normalized(plan: &Plan) -> Cow<'_, Plan> {
             && (link.queue.is_some() || drain_rate(link).is_none())
             && link.classes.values().all(|class| class.queue.is_some())
     };
-    if plan.path.is_empty() && plan.links.values().all(is_normalized) {
+    let has_deprecated = plan.cc.values().any(|cc| cc::deprecated_params(cc).next().is_some());
+    if plan.path.is_empty() && !has_deprecated && plan.links.values().all(is_normalized) {
         Cow::Borrowed(plan)
     } else {
         Cow::Owned(normalize(plan))

@@ -253,7 +253,7 @@ pub fn task_for(plan: &CheckedPlan, node: &str, context: &TrialContext) -> NodeT
         kernel_release: here.kernel_release.clone(),
         keep_offloads: here.offloads,
         kept_awake: plan.keep_awake,
-        keep_awake: plan.keep_awake && represents_its_machine(plan, node),
+        keep_awake: plan.keep_awake && is_first_node_of_machine(plan, node),
         wired: topology
             .nodes
             .get(node)
@@ -289,7 +289,7 @@ pub fn task_for(plan: &CheckedPlan, node: &str, context: &TrialContext) -> NodeT
 }
 
 /// Whether a node has a separate machine, or is the first (by name) of those on ccbench's machine.
-fn represents_its_machine(plan: &Plan, node: &str) -> bool {
+fn is_first_node_of_machine(plan: &Plan, node: &str) -> bool {
     let first_of_ours = || plan.nodes.iter().find(|(_, other)| other.agent.is_none());
     let own = plan.nodes.get(node).is_some_and(|here| here.agent.is_some());
     own || first_of_ours().is_some_and(|(first, _)| first == node)

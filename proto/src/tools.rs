@@ -3,18 +3,19 @@
 //!
 //! - [`iperf3`] reads iperf3's JSON, also for the agent; [`iperf3_text`] reads its text into the same report.
 //! - [`ss`] reads `ss -ti` and its relatives, [`ping`] reads ping(8), [`stamp`] the time stamps of ts(1) and `ping -D`.
-//! - [`named`] reads flent and qlog files, each of which is one document that names its flows.
-//! - [`text`] walks over a file and finds out which tool wrote each line.
+//! - [`text`] walks over a file and finds out which tool wrote each line. Files of flent and qlog are one document each, which names
+//!   its flows.
 //! - [`gather`] merges the files about the same connections.
 //!
 //! The parsers limit numbers so that no sum of them overflows: a time to [`LATEST_S`], a test to [`LONGEST_S`], a count to the
 //! range of its column. Numbers out of range are not read, and count like unreadable lines.
 
 mod flent;
+mod found;
 pub mod gather;
 pub mod iperf3;
 pub mod iperf3_text;
-pub mod named;
+mod named;
 pub mod ping;
 mod qlog;
 pub mod ss;

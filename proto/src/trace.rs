@@ -19,7 +19,7 @@ mod rows;
 mod summary;
 mod write;
 
-pub use cursor::{Cursor, OpportunityCursor, Piece};
+pub use cursor::{Cursor, OpportunityCursor, StepSpan};
 pub use error::{TraceError, TraceProblem};
 pub use format::{Format, UnknownFormat};
 pub use summary::Summary;

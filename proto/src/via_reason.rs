@@ -71,7 +71,7 @@ mod tests {
             let event = Event { kind: Some(Kind::CongestionControl(data)), ..Event::default() };
             assert!(event.read().is_ok());
             let body: serde_json::Value = serde_json::from_str(&event.data_json()).unwrap();
-            body["why"].as_str().unwrap().to_owned()
+            body["reason"].as_str().unwrap().to_owned()
         };
         assert_eq!(stored(ViaReason::configured()), "set in the plan");
         let supported = "this kernel takes BPF congestion controls";

@@ -73,7 +73,8 @@ mod tests {
     use super::*;
 
     fn messages() -> Vec<u8> {
-        let one = LabMessage { of: Some(lab_message::Of::Done(LabDone { busy_pct: 12.5 })) };
+        let one =
+            LabMessage { payload: Some(lab_message::Payload::Done(LabDone { busy_pct: 12.5 })) };
         [one.encode_length_delimited_to_vec(), one.encode_length_delimited_to_vec()].concat()
     }
 

@@ -17,8 +17,8 @@ use ccbench_proto::topology::Topology;
 
 #[path = "plans/conformance.rs"]
 mod conformance;
-#[path = "plans/salvage.rs"]
-mod salvage;
+#[path = "plans/lenient.rs"]
+mod lenient;
 #[path = "plans/simulator.rs"]
 mod simulator;
 #[path = "plans/traces.rs"]

@@ -56,8 +56,8 @@ pub struct Param {
 /// `left relation right` must hold, if the parameter `when` is not zero.
 #[derive(Debug, Deserialize)]
 pub struct Rule {
-    /// The parameter to blame.
-    pub blamed: String,
+    /// The parameter that the error names.
+    pub param: String,
     /// Always, if none.
     pub when: Option<String>,
     /// A parameter or a number.
@@ -67,8 +67,7 @@ pub struct Rule {
     /// A parameter or a number.
     pub right: Operand,
     /// Error message if it does not hold.
-    #[serde(rename = "why")]
-    pub reason: String,
+    pub message: String,
 }
 
 /// A side of a rule.

@@ -287,6 +287,7 @@ fn at_point(plan: &Plan, topology: &Topology, problems: &mut Problems) {
     }
     timeline::check_trial(plan, problems);
     links::check(plans, topology, problems);
+    changes::check(plans, topology, problems);
     cc::check(plan, problems);
     flows::check(plans, topology, problems);
     captures::check(plan, topology, problems);

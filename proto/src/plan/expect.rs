@@ -13,73 +13,58 @@ use crate::units::{Bytes, Micros, Packets, Ppm, Rate, SHARE_UNITS, UnitError};
 
 use super::Plan;
 use super::text::{Levels, Name, Scalar};
-use selector::MetricSelector;
+use selector::{MetricSelector, selecting_table};
 
 pub(in crate::plan) mod selector;
 
-/// A claim about the results: a number of the summary with its bounds.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Expect {
-    /// The claim, in one line.
-    #[schemars(length(max = 200))]
-    pub claim: String,
-    /// Source of the claim.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<String>,
-    /// The published value.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub published: Option<String>,
-    /// Points that the claim applies to: factor = level, or a list of levels; absent: every point.
-    #[serde(default, rename = "where", skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(with = "BTreeMap<String, Levels>")]
-    pub at: BTreeMap<String, Value>,
-    /// A metric of the summary; `throughput` of a group or of all flows is their sum. Required without `skip`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub metric: Option<String>,
-    /// Statistic over the phase: `"mean"`, `"median"`, `"p95"` …; absent: the metric's first one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stat: Option<String>,
-    /// The phase; not for metrics of a whole trial; absent: the only measured one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Name>")]
-    pub phase: Option<String>,
-    /// The flow group. Without `group`, `flow`, `probe` and `link`, all flows together.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Name>")]
-    pub group: Option<String>,
-    /// The flow, a group and a number: `"bulk/0"`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub flow: Option<String>,
-    /// The probe.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Name>")]
-    pub probe: Option<String>,
-    /// The link.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Name>")]
-    pub link: Option<String>,
-    /// Divisor: an amount, or another number of the same trial or repetition.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub over: Option<Reference>,
-    /// Subtrahend; not with `over`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub minus: Option<Reference>,
-    /// Upper bound (inclusive). One of `below`, `above`, `between`, `near` is required.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub below: Option<Amount>,
-    /// Lower bound (inclusive).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub above: Option<Amount>,
-    /// Lower and upper bound.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub between: Option<[Amount; 2]>,
-    /// Value and tolerance: a share of the value (`"10%"`) or an amount.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub near: Option<[Amount; 2]>,
-    /// Reason why it is not measured; the claim is then only listed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub skip: Option<String>,
+selecting_table! {
+    /// A claim about the results: a number of the summary with its bounds.
+    #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(deny_unknown_fields)]
+    pub struct Expect {
+        /// The claim, in one line.
+        #[schemars(length(max = 200))]
+        pub claim: String,
+        /// Source of the claim.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub source: Option<String>,
+        /// The published value.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub published: Option<String>,
+        /// Points that the claim applies to: factor = level, or a list of levels; absent: every point.
+        #[serde(default, rename = "where", skip_serializing_if = "BTreeMap::is_empty")]
+        #[schemars(with = "BTreeMap<String, Levels>")]
+        pub at: BTreeMap<String, Value>,
+        /// A metric of the summary; `throughput` of a group or of all flows is their sum. Required without `skip`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub metric: Option<String>,
+        /// Statistic over the phase: `"mean"`, `"median"`, `"p95"` …; absent: the metric's first one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub stat: Option<String>,
+    }
+    phase_and_subject {
+        /// Divisor: an amount, or another number of the same trial or repetition.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub over: Option<Reference>,
+        /// Subtrahend; not with `over`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub minus: Option<Reference>,
+        /// Upper bound (inclusive). One of `below`, `above`, `between`, `near` is required.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub below: Option<Amount>,
+        /// Lower bound (inclusive).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub above: Option<Amount>,
+        /// Lower and upper bound.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub between: Option<[Amount; 2]>,
+        /// Value and tolerance: a share of the value (`"10%"`) or an amount.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub near: Option<[Amount; 2]>,
+        /// Reason why it is not measured; the claim is then only listed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub skip: Option<String>,
+    }
 }
 
 /// Another number; omitted keys are those of the claim.
@@ -360,12 +345,7 @@ impl Expect {
             stat: self.stat.as_deref(),
             phase: self.phase.as_deref(),
             inherited_phase: None,
-            subjects: [
-                ("group", Scope::Group, self.group.as_deref()),
-                ("flow", Scope::Flow, self.flow.as_deref()),
-                ("probe", Scope::Probe, self.probe.as_deref()),
-                ("link", Scope::Link, self.link.as_deref()),
-            ],
+            subjects: self.subjects(),
         }
     }
 

@@ -1,22 +1,22 @@
 //! Parses text to a [`super::Plan`] and reports every problem at once, each with its place. The plan's types define what is valid.
-//! This module collects what they refuse: it reads the plan, records the first misfit, repairs it (drops an unknown key or a wrong
+//! This module collects what they refuse: it reads the plan, records the first error, repairs its key (drops an unknown key or a wrong
 //! value, fills in a missing one) and reads again.
 
 use serde::Deserialize;
 use toml::{Table, Value};
 
+use super::Plan;
 use super::problem::{PlanProblem, Severity};
-use super::{Plan, Queue};
 use lines::Lines;
-use place::{At, Fault, Misfit};
-use readings::Readings;
+use place::{At, KeyError, KeyErrorKind};
+use read_budget::ReadBudget;
 use unread_keys::UnreadKeys;
 
 pub(crate) mod lines;
 mod nesting;
 mod place;
 pub(crate) mod quick;
-mod readings;
+mod read_budget;
 mod renamed;
 pub(crate) mod set;
 pub mod suggest;
@@ -102,7 +102,7 @@ pub(crate) fn read_text<'t>(
     }
     moved.extend(renamed::rename_tables(&mut table));
     warnings.extend(renamed::warnings_of_tables(&moved));
-    let mut reading = Reading { warnings, ..salvage(table) };
+    let mut reading = Reading { warnings, ..read_lenient(table) };
     reading.unread_keys.join(overrides.unread_keys);
     reading.problems.splice(0..0, overrides.refused);
     moved.append(&mut reading.moved);
@@ -178,7 +178,7 @@ fn not_toml(text: &str, e: &toml::de::Error) -> PlanProblem {
 
 /// Reads a plan from its table.
 pub(crate) fn from_table(table: Table) -> Result<Plan, Vec<PlanProblem>> {
-    let reading = salvage(table);
+    let reading = read_lenient(table);
     match reading.plan {
         Some(plan) if reading.problems.is_empty() => Ok(plan),
         _ => Err(reading.problems),
@@ -186,41 +186,41 @@ pub(crate) fn from_table(table: Table) -> Result<Plan, Vec<PlanProblem>> {
 }
 
 /// Reads a plan's table as far as possible.
-pub(crate) fn salvage(table: Table) -> Reading {
-    salvage_within(table, readings::MAX_VALUES)
+pub(crate) fn read_lenient(table: Table) -> Reading {
+    read_lenient_within(table, read_budget::MAX_VALUES)
 }
 
-/// As [`salvage`], with this number instead of [`readings::MAX_VALUES`].
-fn salvage_within(table: Table, max_values: usize) -> Reading {
+/// As [`read_lenient`], with this number instead of [`read_budget::MAX_VALUES`].
+fn read_lenient_within(table: Table, max_values: usize) -> Reading {
     let mut value = Value::Table(table);
     let mut problems: Vec<PlanProblem> = Vec::new();
     let mut unread_keys = UnreadKeys::default();
     let (mut moved, warnings) = (Vec::new(), Vec::new());
-    let mut readings = None;
+    let mut budget = None;
     for _ in 0..10 * MAX_PROBLEMS {
-        let misfit = match read(&value) {
+        let key_error = match read(&value) {
             Ok(plan) => {
                 return Reading { plan: Some(plan), problems, unread_keys, moved, warnings };
             }
-            Err(misfit) => misfit,
+            Err(key_error) => key_error,
         };
-        let readings = readings.get_or_insert_with(|| Readings::new(&value, max_values));
-        let misfit = narrow(&value, misfit, readings);
-        let place = problem_place(&misfit);
+        let budget = budget.get_or_insert_with(|| ReadBudget::new(&value, max_values));
+        let key_error = locate_key(&value, key_error, budget);
+        let place = problem_place(&key_error);
         if !unread_keys.dropped(&place) {
-            problems.push(error(&place, describe(&misfit, &place, find(&value, &place))));
+            problems.push(error(&place, describe(&key_error, &place, find(&value, &place))));
         }
-        if let Some(from_to) = correct_header(&mut value, &misfit, &place) {
+        if let Some(from_to) = correct_header(&mut value, &key_error, &place) {
             moved.push(from_to);
             continue;
         }
         if problems.len() < MAX_PROBLEMS
-            && readings.take()
-            && repair(&mut value, &misfit, &mut unread_keys, readings)
+            && budget.take()
+            && repair(&mut value, &key_error, &mut unread_keys, budget)
         {
             continue;
         }
-        if problems.len() >= MAX_PROBLEMS || readings.are_over() {
+        if problems.len() >= MAX_PROBLEMS || budget.is_spent() {
             let reason = "may have more problems; correct these and check it again".to_owned();
             problems.push(PlanProblem { path: "the plan".to_owned(), ..error(&[], reason) });
         }
@@ -239,7 +239,7 @@ fn error(place: &[String], reason: String) -> PlanProblem {
     }
 }
 
-fn read(value: &Value) -> Result<Plan, Misfit> {
+fn read(value: &Value) -> Result<Plan, KeyError> {
     Plan::deserialize(At { value, path: Vec::new() })
 }
 
@@ -247,43 +247,34 @@ fn read(value: &Value) -> Result<Plan, Misfit> {
 /// and in it a key that no type has.
 pub(crate) fn keys_at(value: &Value) -> &'static [&'static str] {
     match read(value) {
-        Err(Misfit { fault: Fault::Unknown(_, known), .. }) => known,
+        Err(KeyError { kind: KeyErrorKind::Unknown(_, known), .. }) => known,
         _ => &[],
     }
 }
 
-/// The kinds of queues: serde lists them in its error about an unknown one.
-pub(super) fn queue_kinds() -> &'static [&'static str] {
-    let value = Value::Table(Table::from_iter([("kind".to_owned(), "?".into())]));
-    match Queue::deserialize(At { value: &value, path: Vec::new() }) {
-        Err(Misfit { fault: Fault::Word(_, known), .. }) => known,
-        _ => &[],
-    }
-}
-
-/// Finds the key whose removal changes the misfit, because serde reads queues and factors through a buffer, without places.
-fn narrow(value: &Value, mut misfit: Misfit, readings: &mut Readings) -> Misfit {
-    let path = misfit.path.clone().unwrap_or_default();
+/// Finds the key whose removal changes the error, because serde reads queues and factors through a buffer, without places.
+fn locate_key(value: &Value, mut key_error: KeyError, budget: &mut ReadBudget) -> KeyError {
+    let path = key_error.path.clone().unwrap_or_default();
     let table = find(value, &path).and_then(Value::as_table);
-    match (&misfit.fault, table) {
-        (Fault::Word(..), Some(_)) => {
-            misfit.path = Some([&path[..], &["kind".to_owned()]].concat());
+    match (&key_error.kind, table) {
+        (KeyErrorKind::Word(..), Some(_)) => {
+            key_error.path = Some([&path[..], &["kind".to_owned()]].concat());
         }
-        (Fault::Other(_), Some(table)) => {
-            let mut keys = table.keys().filter(|k| *k != "kind").take_while(|_| readings.take());
+        (KeyErrorKind::Other(_), Some(table)) => {
+            let mut keys = table.keys().filter(|k| *k != "kind").take_while(|_| budget.take());
             let culprit = keys.find(|key| {
                 let mut without = value.clone();
                 let inner = find_mut(&mut without, &path).and_then(Value::as_table_mut);
                 let removed = inner.and_then(|t| t.remove(*key)).is_some();
-                removed && read(&without).err().as_ref() != Some(&misfit)
+                removed && read(&without).err().as_ref() != Some(&key_error)
             });
             if let Some(key) = culprit {
-                misfit.path = Some([&path[..], std::slice::from_ref(key)].concat());
+                key_error.path = Some([&path[..], std::slice::from_ref(key)].concat());
             }
         }
         _ => {}
     }
-    misfit
+    key_error
 }
 
 fn find<'v>(value: &'v Value, path: &[String]) -> Option<&'v Value> {
@@ -303,44 +294,44 @@ fn find_mut<'v>(value: &'v mut Value, path: &[String]) -> Option<&'v mut Value> 
 }
 
 /// The dotted key of the problem.
-fn problem_place(misfit: &Misfit) -> Vec<String> {
-    let mut place = misfit.path.clone().unwrap_or_default();
-    match &misfit.fault {
-        Fault::Unknown(key, _) => place.push(key.clone()),
-        Fault::Missing(key) => place.push((*key).to_owned()),
-        Fault::Word(..) | Fault::Other(_) => {}
+fn problem_place(key_error: &KeyError) -> Vec<String> {
+    let mut place = key_error.path.clone().unwrap_or_default();
+    match &key_error.kind {
+        KeyErrorKind::Unknown(key, _) => place.push(key.clone()),
+        KeyErrorKind::Missing(key) => place.push((*key).to_owned()),
+        KeyErrorKind::Word(..) | KeyErrorKind::Other(_) => {}
     }
     place
 }
 
 /// The problem and its fix.
-fn describe(misfit: &Misfit, place: &[String], value: Option<&Value>) -> String {
-    match &misfit.fault {
-        Fault::Unknown(key, known) if place.len() > 1 && TOP_LEVEL_KEYS.contains(&key.as_str()) => format!(
+fn describe(key_error: &KeyError, place: &[String], value: Option<&Value>) -> String {
+    match &key_error.kind {
+        KeyErrorKind::Unknown(key, known) if place.len() > 1 && TOP_LEVEL_KEYS.contains(&key.as_str()) => format!(
             "is not a key of {}; `{key}` belongs to the plan itself: write it above the first `[table]` ({known})",
             owner(place),
             known = suggest::list_of(known, "known here")
         ),
-        Fault::Unknown(key, known) => {
+        KeyErrorKind::Unknown(key, known) => {
             format!("is not a key of {}{}", owner(place), suggest::hint(key, known, "known here"))
         }
-        Fault::Missing(key) => format!("is missing; write it like `{}`", example(key, place)),
-        Fault::Word(word, known) => {
+        KeyErrorKind::Missing(key) => format!("is missing; write it like `{}`", example(key, place)),
+        KeyErrorKind::Word(word, known) => {
             format!("`{word}` is unknown{}", suggest::hint(word, known, "known"))
         }
-        Fault::Other(text) if text.contains("untagged enum Factor") => {
+        KeyErrorKind::Other(text) if text.contains("untagged enum Factor") => {
             "a factor is a list of values of the key it is named after (`\"links.x.rate\" = [\"10mbit\", \"50mbit\"]`) \
              or a table of named levels, each a table of the keys it sets (`few = { \"flows.a.count\" = 1 }`)"
                 .to_owned()
         }
-        Fault::Other(text) if text.contains("untagged enum SysctlValue") => {
+        KeyErrorKind::Other(text) if text.contains("untagged enum SysctlValue") => {
             "must be a whole number or text in quotes".to_owned()
         }
-        Fault::Other(text) if text.contains("IP address") => {
+        KeyErrorKind::Other(text) if text.contains("IP address") => {
             let written = value.map(Value::to_string).unwrap_or_default();
             format!("{written} is not an IP address; write it like \"10.0.0.1\"")
         }
-        Fault::Other(text) => refine(text, place, value),
+        KeyErrorKind::Other(text) => refine(text, place, value),
     }
 }
 
@@ -471,12 +462,12 @@ fn example(key: &str, place: &[String]) -> String {
 /// corrected key and the written one.
 fn correct_header(
     value: &mut Value,
-    misfit: &Misfit,
+    key_error: &KeyError,
     place: &[String],
 ) -> Option<(Vec<String>, Vec<String>)> {
     let ([written], Some(plan)) = (place, value.as_table_mut()) else { return None };
-    match &misfit.fault {
-        Fault::Unknown(_, known) => {
+    match &key_error.kind {
+        KeyErrorKind::Unknown(_, known) => {
             let meant = format!("{written}s");
             if !known.contains(&meant.as_str()) || plan.contains_key(&meant) {
                 return None;
@@ -485,7 +476,7 @@ fn correct_header(
             plan.insert(meant.clone(), inner);
             Some((vec![meant], vec![written.clone()]))
         }
-        Fault::Other(_) if LISTS.contains(&written.as_str()) => {
+        KeyErrorKind::Other(_) if LISTS.contains(&written.as_str()) => {
             let one = plan.get_mut(written).filter(|inner| inner.is_table())?;
             let only = std::mem::replace(one, Value::Array(Vec::new()));
             *one = Value::Array(vec![only]);
@@ -495,14 +486,14 @@ fn correct_header(
     }
 }
 
-/// Repairs the misfit, so that reading again finds the next one, and records the keys that are unread; `false` if it cannot.
+/// Repairs the key, so that reading again finds the next error, and records the keys that are unread; `false` if it cannot.
 fn repair(
     value: &mut Value,
-    misfit: &Misfit,
+    key_error: &KeyError,
     unread_keys: &mut UnreadKeys,
-    readings: &mut Readings,
+    budget: &mut ReadBudget,
 ) -> bool {
-    let mut place = problem_place(misfit);
+    let mut place = problem_place(key_error);
     if let [.., parent, last] = &place[..]
         && last == "kind"
         && parent == "queue"
@@ -516,7 +507,7 @@ fn repair(
         let name = rest.first().map_or("", String::as_str);
         unread_keys.factor(name, find(value, &place));
     }
-    if let Fault::Unknown(key, known) = &misfit.fault
+    if let KeyErrorKind::Unknown(key, known) = &key_error.kind
         && let Some((_, parent)) = place.split_last()
         && let Some(table) = find(value, parent).and_then(Value::as_table)
     {
@@ -526,12 +517,12 @@ fn repair(
             unread_keys.mark_misspelt(&place, table, suggest::closest(key, known), known);
         }
     }
-    let repaired = match misfit.fault {
-        Fault::Missing(_) if place.last().is_some_and(|last| last == "queue") => {
+    let repaired = match key_error.kind {
+        KeyErrorKind::Missing(_) if place.last().is_some_and(|last| last == "queue") => {
             remove(value, &place)
         }
-        Fault::Missing(_) => fill(value, misfit, &place, readings),
-        _ => remove(value, &place) || fill(value, misfit, &place, readings),
+        KeyErrorKind::Missing(_) => fill(value, key_error, &place, budget),
+        _ => remove(value, &place) || fill(value, key_error, &place, budget),
     };
     unread_keys.mark_unread(place);
     repaired
@@ -545,7 +536,12 @@ fn remove(value: &mut Value, place: &[String]) -> bool {
 }
 
 /// Replaces the value with one of the right type.
-fn fill(value: &mut Value, misfit: &Misfit, place: &[String], readings: &mut Readings) -> bool {
+fn fill(
+    value: &mut Value,
+    key_error: &KeyError,
+    place: &[String],
+    budget: &mut ReadBudget,
+) -> bool {
     let text = |t: &str| Value::String(t.to_owned());
     let candidates = [
         text("x"),
@@ -562,7 +558,7 @@ fn fill(value: &mut Value, misfit: &Misfit, place: &[String], readings: &mut Rea
     ];
     let Some((last, parent)) = place.split_last() else { return false };
     for candidate in candidates {
-        if !readings.take() {
+        if !budget.take() {
             return false;
         }
         let mut tried = value.clone();
@@ -580,7 +576,9 @@ fn fill(value: &mut Value, misfit: &Misfit, place: &[String], readings: &mut Rea
         }
         let gone = match read(&tried) {
             Ok(_) => true,
-            Err(next) => next != *misfit && problem_place(&narrow(&tried, next, readings)) != place,
+            Err(next) => {
+                next != *key_error && problem_place(&locate_key(&tried, next, budget)) != place
+            }
         };
         if gone {
             *value = tried;

@@ -1,7 +1,7 @@
 //! Queue disciplines of links and classes: one struct per `kind`, with its keys and their checks.
 //!
 //! To add a discipline, add a struct to `aqm`, its `Parameters`, a variant of [`Queue`], and its limits to `Queue::limits_mut`. The
-//! rest is in `crates/shaper/src/discipline.rs`.
+//! rest is in `crates/shaper/src/discipline.rs`. The checks of a plan, the results and the tests ask [`Queue`] what a discipline does.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -55,15 +55,21 @@ pub(crate) enum LimitUnit {
     Threshold,
 }
 
+/// How a discipline keeps the packets of flows apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FlowIsolation {
+    /// All packets wait in one queue.
+    None,
+    /// L4S packets have a queue of their own (RFC 9331); all others share one.
+    L4s,
+    /// A hash of addresses, protocol and ports selects one of several queues.
+    Hash,
+}
+
 /// A key, its value, and its unit.
 pub(crate) type LimitKey = (&'static str, Limit, LimitUnit);
 
 impl Queue {
-    /// Every `kind`, in the order of the variants.
-    pub fn kinds() -> &'static [&'static str] {
-        super::parse::queue_kinds()
-    }
-
     /// The replacement of a deprecated key of this kind of queue; `None` for all other keys.
     pub fn replacement(kind: &str, key: &str) -> Option<&'static str> {
         let renamed = DUALPI2_RENAMED.iter().find(|(old, _)| kind == "dualpi2" && *old == key);
@@ -158,6 +164,16 @@ impl Queue {
         self.parameters().kernel_only().is_some()
     }
 
+    /// How the flows of this queue are kept apart.
+    pub fn flow_isolation(&self) -> FlowIsolation {
+        self.parameters().flow_isolation()
+    }
+
+    /// Whether packets may wait although the line behind the queue is free.
+    pub fn paces(&self) -> bool {
+        self.parameters().paces()
+    }
+
     /// The parameters, for checks and warnings.
     pub(crate) fn parameters(&self) -> &dyn Parameters {
         match self {
@@ -205,6 +221,18 @@ pub(crate) trait Parameters: std::fmt::Debug {
     /// The key and value of the sojourn time above which packets are marked.
     fn mark_threshold(&self) -> Option<(&'static str, Micros)> {
         None
+    }
+    /// Keys that determine the number of queues, which no qdisc changes while it holds packets.
+    fn fixed_keys(&self) -> &'static [&'static str] {
+        &[]
+    }
+    /// How the flows are kept apart.
+    fn flow_isolation(&self) -> FlowIsolation {
+        FlowIsolation::None
+    }
+    /// Whether packets may wait although the line behind the queue is free.
+    fn paces(&self) -> bool {
+        false
     }
 }
 

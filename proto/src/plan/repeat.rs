@@ -9,10 +9,8 @@ use serde::de::value::MapAccessDeserializer;
 use serde::{Deserialize, Deserializer, Serialize};
 use toml::Value;
 
-use crate::metric::Scope;
-
 use super::Plan;
-use super::expect::selector::MetricSelector;
+use super::expect::selector::{MetricSelector, selecting_table};
 use super::expect::{Amount, Fault, Numbered, level, levels};
 use super::text::{Levels, Name, Scalar};
 
@@ -93,86 +91,56 @@ fn at_least() -> u32 {
     FEWEST_VALUES
 }
 
-/// A number of the summary whose mean over trials must be known to within a margin, with a confidence of 95 %.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Until {
-    /// Points that the rule is about: factor = level, or a list of levels; absent: every point.
-    #[serde(default, rename = "where", skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(with = "BTreeMap<String, Levels>")]
-    pub at: BTreeMap<String, Value>,
-    /// A metric of the summary, as in `[[expect]]`.
-    pub metric: String,
-    /// Statistic over the phase; absent: the metric's first one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stat: Option<String>,
-    /// The phase; not for metrics of a whole trial; absent: the only measured one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Name>")]
-    pub phase: Option<String>,
-    /// The flow group. Without `group`, `flow`, `probe` and `link`, all flows together.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Name>")]
-    pub group: Option<String>,
-    /// The flow, a group and a number: `"bulk/0"`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub flow: Option<String>,
-    /// The probe.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Name>")]
-    pub probe: Option<String>,
-    /// The link.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Name>")]
-    pub link: Option<String>,
-    /// Maximum half-width of the interval: a share of the mean (`"2%"`) or an amount.
-    pub within: Amount,
+selecting_table! {
+    /// A number of the summary whose mean over trials must be known to within a margin, with a confidence of 95 %.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(deny_unknown_fields)]
+    pub struct Until {
+        /// Points that the rule is about: factor = level, or a list of levels; absent: every point.
+        #[serde(default, rename = "where", skip_serializing_if = "BTreeMap::is_empty")]
+        #[schemars(with = "BTreeMap<String, Levels>")]
+        pub at: BTreeMap<String, Value>,
+        /// A metric of the summary, as in `[[expect]]`.
+        pub metric: String,
+        /// Statistic over the phase; absent: the metric's first one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub stat: Option<String>,
+    }
+    phase_and_subject {
+        /// Maximum half-width of the interval: a share of the mean (`"2%"`) or an amount.
+        pub within: Amount,
+    }
 }
 
-/// A comparison of two points, trial by trial: the trials of one repetition are a pair with the same seed. It ends as "a better",
-/// "b better" or "equivalent", with a confidence of 95 %, or is undecided after the last trial.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Compare {
-    /// Levels of the one point: factor = level.
-    #[schemars(with = "BTreeMap<String, Scalar>")]
-    pub a: BTreeMap<String, Value>,
-    /// Levels of the other point, of the same factors. All other factors have the same levels; each of their combinations is
-    /// compared.
-    #[schemars(with = "BTreeMap<String, Scalar>")]
-    pub b: BTreeMap<String, Value>,
-    /// Levels of the other factors: factor = level, or a list of levels; absent: all.
-    #[serde(default, rename = "where", skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(with = "BTreeMap<String, Levels>")]
-    pub at: BTreeMap<String, Value>,
-    /// A metric of the summary, as in `[[expect]]`.
-    pub metric: String,
-    /// Statistic over the phase; absent: the metric's first one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stat: Option<String>,
-    /// The phase; not for metrics of a whole trial; absent: the only measured one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Name>")]
-    pub phase: Option<String>,
-    /// The flow group. Without `group`, `flow`, `probe` and `link`, all flows together.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Name>")]
-    pub group: Option<String>,
-    /// The flow, a group and a number: `"bulk/0"`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub flow: Option<String>,
-    /// The probe.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Name>")]
-    pub probe: Option<String>,
-    /// The link.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Name>")]
-    pub link: Option<String>,
-    /// Which mean is better.
-    pub better: Better,
-    /// Means that differ by at most this are equivalent: a share of b's mean (`"5%"`) or an amount.
-    pub margin: Amount,
+selecting_table! {
+    /// A comparison of two points, trial by trial: the trials of one repetition are a pair with the same seed. It ends as "a better",
+    /// "b better" or "equivalent", with a confidence of 95 %, or is undecided after the last trial.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(deny_unknown_fields)]
+    pub struct Compare {
+        /// Levels of the one point: factor = level.
+        #[schemars(with = "BTreeMap<String, Scalar>")]
+        pub a: BTreeMap<String, Value>,
+        /// Levels of the other point, of the same factors. All other factors have the same levels; each of their combinations is
+        /// compared.
+        #[schemars(with = "BTreeMap<String, Scalar>")]
+        pub b: BTreeMap<String, Value>,
+        /// Levels of the other factors: factor = level, or a list of levels; absent: all.
+        #[serde(default, rename = "where", skip_serializing_if = "BTreeMap::is_empty")]
+        #[schemars(with = "BTreeMap<String, Levels>")]
+        pub at: BTreeMap<String, Value>,
+        /// A metric of the summary, as in `[[expect]]`.
+        pub metric: String,
+        /// Statistic over the phase; absent: the metric's first one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub stat: Option<String>,
+    }
+    phase_and_subject {
+        /// Which mean is better.
+        pub better: Better,
+        /// Means that differ by at most this are equivalent: a share of b's mean (`"5%"`) or an amount.
+        pub margin: Amount,
+    }
 }
 
 /// Which of two numbers is better.
@@ -273,12 +241,7 @@ impl Until {
             stat: self.stat.as_deref(),
             phase: self.phase.as_deref(),
             inherited_phase: None,
-            subjects: [
-                ("group", Scope::Group, self.group.as_deref()),
-                ("flow", Scope::Flow, self.flow.as_deref()),
-                ("probe", Scope::Probe, self.probe.as_deref()),
-                ("link", Scope::Link, self.link.as_deref()),
-            ],
+            subjects: self.subjects(),
         };
         measure(&selector, ("within", &self.within), plan)
     }
@@ -318,12 +281,7 @@ impl Compare {
             stat: self.stat.as_deref(),
             phase: self.phase.as_deref(),
             inherited_phase: None,
-            subjects: [
-                ("group", Scope::Group, self.group.as_deref()),
-                ("flow", Scope::Flow, self.flow.as_deref()),
-                ("probe", Scope::Probe, self.probe.as_deref()),
-                ("link", Scope::Link, self.link.as_deref()),
-            ],
+            subjects: self.subjects(),
         };
         measure(&selector, ("margin", &self.margin), plan)
     }

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::LONGEST_S;
-use super::named::{Capped, Lenient, Number, Reading, Text, bytes, count, nanos, plain};
+use super::named::{BoundedList, Lenient, Number, Reading, Text, bytes, count, nanos, plain};
 use super::stamp::{self, BaseDate};
-use crate::wire::{self, ProbeKind, Role, SampleSource, Side, run_event::Of};
+use crate::wire::{self, ProbeKind, Role, SampleSource, Side, run_event::Payload};
 
 /// Limit of rows of missing replies per file, because a sequence number can be a million above the previous one.
 const MAX_LOST: u32 = 1 << 14;
@@ -23,11 +23,11 @@ struct Document {
     #[serde(default)]
     metadata: Lenient<Metadata>,
     #[serde(default)]
-    x_values: Capped<Number>,
+    x_values: BoundedList<Number>,
     #[serde(default)]
-    results: BTreeMap<String, Capped<Number>>,
+    results: BTreeMap<String, BoundedList<Number>>,
     #[serde(default)]
-    raw_values: BTreeMap<String, Capped<Raw>>,
+    raw_values: BTreeMap<String, BoundedList<Raw>>,
 }
 
 #[derive(Deserialize, Default, Clone, Debug)]
@@ -138,13 +138,17 @@ fn convert(name: &str, raw: &mut [Raw]) {
 }
 
 /// Converts values on the common axis to raw ones.
-fn on_axis(x_values: &Capped<Number>, result: &Capped<Number>, t0_s: f64) -> Capped<Raw> {
+fn on_axis(
+    x_values: &BoundedList<Number>,
+    result: &BoundedList<Number>,
+    t0_s: f64,
+) -> BoundedList<Raw> {
     let raw = |(x, value): (&Number, &Number)| {
         let (x, value) = (x.value()?, value.value()?);
         Some(Raw { t: Lenient::Valid(t0_s + x), val: Lenient::Valid(value), ..Default::default() })
     };
     let items = x_values.items.iter().zip(&result.items).filter_map(raw).collect();
-    Capped { items, more: result.more }
+    BoundedList { items, more: result.more }
 }
 
 fn quantity(name: &str, units: Option<&str>) -> Option<Quantity> {
@@ -190,7 +194,7 @@ fn rates(name: &str, raw: &[Raw], out: &mut Reading) {
             continue;
         };
         let begin_s = *begin_s.get_or_insert(t_s - seconds);
-        out.put(Of::Interval(wire::Interval {
+        out.put(Payload::Interval(wire::Interval {
             flow_id: flow_id.clone(),
             group: group.clone(),
             // netperf and iperf report the data that their side has moved; flent plots them as goodput.
@@ -206,7 +210,7 @@ fn rates(name: &str, raw: &[Raw], out: &mut Reading) {
     }
     for row in raw {
         if let Some(sample) = socket(row, &group, &flow_id) {
-            out.put(Of::FlowSample(sample));
+            out.put(Payload::FlowSample(sample));
         }
     }
 }
@@ -250,7 +254,7 @@ fn round_trips(name: &str, raw: &[Raw], lost_left: &mut u32, out: &mut Reading) 
         let row = |at_ns, seq, rtt_us: Option<f64>| {
             let (probe_id, lost) = (probe_id.clone(), rtt_us.is_none());
             let kind = kind.into();
-            Of::Probe(wire::Probe {
+            Payload::Probe(wire::Probe {
                 at_ns,
                 probe_id,
                 kind,

@@ -8,13 +8,13 @@
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::found::Found;
 use super::iperf3::{Connection, IntervalValues};
 use super::iperf3_text::Test;
 use super::ping;
 use super::ss::{Endpoint, Row, Socket, address};
-use super::text::Found;
 use crate::event::{Import, Kind, NoData};
-use crate::wire::{self, Role, SampleSource, Side, run_event::Of};
+use crate::wire::{self, Role, SampleSource, Side, run_event::Payload};
 
 mod named;
 mod roles;
@@ -35,13 +35,13 @@ pub struct Source {
 
 /// The rows of one trial. Clocks are UTC: a row's `at_ns` is nanoseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Gathered {
+pub struct MergedFiles {
     /// The earliest time in the files; one second after 1970-01-01 if there is none.
     pub begin_ns: u64,
     /// The latest.
     pub end_ns: u64,
     /// Every node's rows.
-    pub rows: Vec<(String, Of)>,
+    pub rows: Vec<(String, Payload)>,
     /// Notes for the reader.
     pub notes: Vec<String>,
 }
@@ -51,16 +51,16 @@ const SECOND_NS: u64 = 1_000_000_000;
 const UNKNOWN: &str = "unknown";
 
 /// Merges the files. `names` maps a server's port, or its address and port, to a group's name.
-pub fn gather<S: Borrow<Source>>(sources: &[S], names: &Names) -> Gathered {
+pub fn gather<S: Borrow<Source>>(sources: &[S], names: &Names) -> MergedFiles {
     let sources: Vec<&Source> = sources.iter().map(Borrow::borrow).collect();
-    let connections = Connections::of(&sources, names);
+    let connections = Connections::new(&sources, names);
     let named = connections.named(names);
-    let mut out = Gathered { begin_ns: begin_ns(&sources), ..Default::default() };
+    let mut out = MergedFiles { begin_ns: begin_ns(&sources), ..Default::default() };
     let mut flows: BTreeMap<(String, Key, Side), wire::Flow> = BTreeMap::new();
     let mut named_flows = named::Flows::new();
-    let many =
+    let has_several =
         |tool: &str| sources.iter().filter(|source| source.found.named.tool == tool).count() > 1;
-    let many = named::Many { flents: many("flent"), qlogs: many("qlog") };
+    let several = named::SeveralFiles { flents: has_several("flent"), qlogs: has_several("qlog") };
     for source in sources {
         out.notes.extend(timeless(source));
         let mut last: BTreeMap<(Key, Side), u64> = BTreeMap::new();
@@ -74,24 +74,25 @@ pub fn gather<S: Borrow<Source>>(sources: &[S], names: &Names) -> Gathered {
                 let flow = flow(&mut flows, &named, &connections, source, key, side);
                 take_sample(flow, &sample, out.begin_ns);
             }
-            out.put(&source.node, sample.at_ns, Of::FlowSample(sample));
+            out.put(&source.node, sample.at_ns, Payload::FlowSample(sample));
         }
         for (number, test) in source.found.tests.iter().enumerate() {
             let place = Place { source, number, named: &named, connections: &connections };
             place.test(test, &mut flows, &mut out);
         }
         pings(source, &mut out);
-        named::rows(source, many, &mut named_flows, &mut out);
+        named::rows(source, several, &mut named_flows, &mut out);
         let event = event(source);
         out.rows.push((source.node.clone(), event));
     }
-    out.rows.extend(flows.into_iter().map(|((node, _, _), flow)| (node, Of::Flow(flow))));
-    out.rows.extend(named_flows.into_iter().map(|((node, _, _), flow)| (node, Of::Flow(flow))));
+    out.rows.extend(flows.into_iter().map(|((node, _, _), flow)| (node, Payload::Flow(flow))));
+    out.rows
+        .extend(named_flows.into_iter().map(|((node, _, _), flow)| (node, Payload::Flow(flow))));
     out
 }
 
-impl Gathered {
-    fn put(&mut self, node: &str, at_ns: u64, row: Of) {
+impl MergedFiles {
+    fn put(&mut self, node: &str, at_ns: u64, row: Payload) {
         self.end_ns = self.end_ns.max(at_ns);
         self.rows.push((node.to_owned(), row));
     }
@@ -208,7 +209,7 @@ impl Place<'_> {
         &self,
         test: &Test,
         flows: &mut BTreeMap<(String, Key, Side), wire::Flow>,
-        out: &mut Gathered,
+        out: &mut MergedFiles,
     ) {
         let zero_ns = match test.zero_s() {
             Some(seconds) => (seconds.max(0.0) * 1e9) as u64,
@@ -231,7 +232,7 @@ impl Place<'_> {
             };
             let mut row = values.row(&group, side, stream, at_ns);
             row.flow_id = flow_id;
-            out.put(&self.source.node, at_ns, Of::Interval(row));
+            out.put(&self.source.node, at_ns, Payload::Interval(row));
         }
         for interval in &test.report.intervals {
             let part = parts.entry(interval.stream).or_default();
@@ -258,7 +259,7 @@ impl Place<'_> {
                 kind: Some(Kind::Iperf3Error(NoData {})),
             };
             // This is not a `flow_error`: many tests end by an interruption.
-            out.rows.push((self.source.node.clone(), Of::Event(row)));
+            out.rows.push((self.source.node.clone(), Payload::Event(row)));
         }
     }
 
@@ -358,7 +359,7 @@ fn ping_begin(session: &ping::PingRun) -> Option<u64> {
     Some(at_ns.saturating_sub((rtt_us * 1e3) as u64).saturating_sub(before_ns))
 }
 
-fn pings(source: &Source, out: &mut Gathered) {
+fn pings(source: &Source, out: &mut MergedFiles) {
     let mut lost_left = MAX_LOST;
     for (number, session) in source.found.pings.iter().enumerate() {
         let probe_id = match number {
@@ -402,19 +403,19 @@ fn pings(source: &Source, out: &mut Gathered) {
                 lost: reply.rtt_us.is_none(),
                 ..Default::default()
             };
-            out.put(&source.node, at_ns, Of::Probe(row));
+            out.put(&source.node, at_ns, Payload::Probe(row));
         }
     }
 }
 
 /// How much of a file was read and how much was not, for table `events`.
-fn event(source: &Source) -> Of {
+fn event(source: &Source) -> Payload {
     const MAX_LINES: usize = 10_000;
     let Found { lines, unread, .. } = &source.found;
     let numbers: Vec<u64> = unread.iter().map(|u| u.line).take(MAX_LINES).collect();
     let unread = source.found.unread_count();
     let data = Import { lines: *lines, unread, unread_lines: numbers };
-    Of::Event(wire::Event {
+    Payload::Event(wire::Event {
         at_ns: 0,
         subject: source.stem.clone(),
         message: format!("{unread} of {lines} lines were read only in part or not at all"),

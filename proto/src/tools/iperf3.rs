@@ -13,11 +13,11 @@ use crate::wire::{self, Side};
 
 mod limits;
 
-pub use limits::Flaw;
 pub(super) use limits::MAX_STREAMS;
 use limits::{
     MAX_ELEMENT_BYTES, MAX_INTERVALS, MAX_MEMBER_BYTES, is_duration, is_instant, is_size,
 };
+pub use limits::{UnreadPart, UnreadReason};
 
 /// Numbers the group's data connections by port: a server may not accept them in the order in which they were opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub struct Report {
     /// Whether the report is known to be the listening end's.
     pub listens: bool,
     /// Parts that were not read, in the order of the document.
-    pub flaws: Vec<Flaw>,
+    pub unread: Vec<UnreadPart>,
     sockets: BTreeMap<i64, u32>,
 }
 
@@ -260,7 +260,7 @@ struct StreamLine {
 
 impl Report {
     /// Reads the output of `-J`: whole, cut anywhere, or with text around it. Never fails; parts that cannot be read are missing
-    /// and listed in [`Report::flaws`].
+    /// and listed in [`Report::unread`].
     pub fn from_json(text: &[u8], numbering: Numbering) -> Self {
         let mut report = Self::default();
         let Some(open) = text.iter().position(|&b| b == b'{') else {
@@ -271,24 +271,24 @@ impl Report {
             match (member.key, member.complete) {
                 (b"start", true) => match decode(member.value, MAX_MEMBER_BYTES) {
                     Some(start) => report.on_start(start, at, numbering),
-                    None => report.flaw(at, Flaw::START),
+                    None => report.mark_unread(at, UnreadReason::Member("start")),
                 },
                 (b"intervals", _) => {
                     for (after, element) in elements(member.value) {
                         match decode(element, MAX_ELEMENT_BYTES) {
                             Some(interval) => report.on_interval(interval, at + after),
-                            None => report.flaw(at + after, Flaw::INTERVAL),
+                            None => report.mark_unread(at + after, UnreadReason::Interval),
                         }
                     }
                 }
                 (b"end", true) => match decode(member.value, MAX_MEMBER_BYTES) {
                     Some(end) => report.on_end(end, at),
-                    None => report.flaw(at, Flaw::END),
+                    None => report.mark_unread(at, UnreadReason::Member("end")),
                 },
                 (b"error", true) => match decode::<String>(member.value, MAX_MEMBER_BYTES) {
                     // An end that has failed may report more errors while it exits: the first one is the cause.
                     Some(error) => report.error = report.error.or_else(|| Some(truncate(&error))),
-                    None => report.flaw(at, Flaw::ERROR),
+                    None => report.mark_unread(at, UnreadReason::Member("error")),
                 },
                 _ => {}
             }
@@ -300,7 +300,7 @@ impl Report {
     /// cannot be read. The other values are kept.
     pub fn on_line(&mut self, line: &[u8], numbering: Numbering) -> Option<usize> {
         let line = decode::<StreamLine>(line, MAX_ELEMENT_BYTES)?;
-        let (before, flaws) = (self.intervals.len(), self.flaws.len());
+        let (before, unread) = (self.intervals.len(), self.unread.len());
         match line.event.as_str() {
             "start" => self.on_start(serde_json::from_value(line.data).ok()?, 0, numbering),
             "interval" => self.on_interval(serde_json::from_value(line.data).ok()?, 0),
@@ -308,14 +308,14 @@ impl Report {
             "error" => self.error = Some(truncate(line.data.as_str()?)),
             _ => {}
         }
-        let whole = self.flaws.len() == flaws;
+        let whole = self.unread.len() == unread;
         // The caller counts the line.
-        self.flaws.truncate(flaws);
+        self.unread.truncate(unread);
         whole.then(|| self.intervals.len() - before)
     }
 
-    fn flaw(&mut self, at: usize, what: &'static str) {
-        self.flaws.push(Flaw { at, what });
+    fn mark_unread(&mut self, at: usize, reason: UnreadReason) {
+        self.unread.push(UnreadPart { at, reason });
     }
 
     fn on_start(&mut self, start: Start, at: usize, numbering: Numbering) {
@@ -326,10 +326,10 @@ impl Report {
         // CLOCK_MONOTONIC counts from the boot.
         self.zero_ns = start.monotonic_ns.filter(|&ns| is_instant(ns as f64 / 1e9));
         if (self.began_s, self.zero_ns) != (began_s, start.monotonic_ns) {
-            self.flaw(at, Flaw::BEGAN);
+            self.mark_unread(at, UnreadReason::TestTime);
         }
         if start.connected.len() > MAX_STREAMS {
-            self.flaw(at, Flaw::STREAMS);
+            self.mark_unread(at, UnreadReason::TooManyStreams);
         }
         self.reverse = start.test_start.reverse.map(|reverse| reverse != 0);
         self.listens = start.accepted_connection.port.is_some();
@@ -354,24 +354,24 @@ impl Report {
 
     fn on_interval(&mut self, interval: Interval, at: usize) {
         if interval.streams.len() > MAX_STREAMS {
-            self.flaw(at, Flaw::STREAMS);
+            self.mark_unread(at, UnreadReason::TooManyStreams);
         }
         for (position, values) in interval.streams.into_iter().take(MAX_STREAMS).enumerate() {
             let stream = self.stream_of(values.socket, position);
-            if let Some(what) = self.add(stream, values) {
-                self.flaw(at, what);
+            if let Some(reason) = self.add(stream, values) {
+                self.mark_unread(at, reason);
             }
         }
     }
 
-    /// Adds an interval. Returns which part of it was not read.
-    pub(super) fn add(&mut self, stream: u32, mut values: IntervalValues) -> Option<&'static str> {
+    /// Adds an interval. Returns why it, or a value of it, was not read.
+    pub(super) fn add(&mut self, stream: u32, mut values: IntervalValues) -> Option<UnreadReason> {
         let wrong = match values.limit() {
             Ok(wrong) => wrong,
             Err(wrong) => return Some(wrong),
         };
         if self.intervals.len() >= MAX_INTERVALS {
-            return Some(Flaw::INTERVALS);
+            return Some(UnreadReason::TooManyIntervals);
         }
         // An end that the other end has terminated prints its last interval twice. With `--bidir`, each stream has one direction.
         let last = self.intervals.iter().rev().find(|i| i.stream == stream);
@@ -415,7 +415,7 @@ impl Report {
         self.sender_cc = end.sender_tcp_congestion.as_deref().map(truncate);
         self.receiver_cc = end.receiver_tcp_congestion.as_deref().map(truncate);
         if end.streams.len() > MAX_STREAMS {
-            self.flaw(at, Flaw::STREAMS);
+            self.mark_unread(at, UnreadReason::TooManyStreams);
         }
         for (position, stream) in end.streams.into_iter().take(MAX_STREAMS).enumerate() {
             let sides = [&stream.sender, &stream.receiver];
@@ -424,7 +424,7 @@ impl Report {
                 is_size(side.bytes) && times.into_iter().flatten().all(is_duration)
             };
             if !sides.into_iter().all(is_valid) {
-                self.flaw(at, Flaw::TOTAL);
+                self.mark_unread(at, UnreadReason::StreamTotal);
                 continue;
             }
             let number = self.stream_of(stream.sender.socket, position);

@@ -178,7 +178,7 @@ impl Tests {
 
 impl Test {
     /// A test whose report is not text.
-    pub(super) fn of(line: u64, report: Report) -> Self {
+    pub(super) fn new(line: u64, report: Report) -> Self {
         Self { line, report, ..Default::default() }
     }
 

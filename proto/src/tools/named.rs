@@ -1,4 +1,4 @@
-//! Files that are one document and name their flows: flent data files and qlog files. Pure.
+//! Parts of the readers of files that are one document and name their flows: flent data files and qlog files. Pure.
 //!
 //! Such a file has no addresses, so its flows are not merged with those of other tools.
 
@@ -7,38 +7,12 @@ use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, SeqAccess, Visitor};
 
-use super::text::{Found, MAX_ROWS, MAX_UNREAD, Unread};
-use super::{LATEST_S, MAX_COUNT, flent, qlog, truncate};
-use crate::wire::run_event::Of;
-
-/// Rows of a file whose flows have names.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct NamedRows {
-    /// `flent` or `qlog`; empty: the file is neither.
-    pub tool: &'static str,
-    /// Times are nanoseconds since 1970.
-    pub rows: Vec<Of>,
-    /// Notes for the reader.
-    pub notes: Vec<String>,
-}
+use super::found::{Found, MAX_ROWS, MAX_UNREAD, NamedRows, Unread};
+use super::{LATEST_S, MAX_COUNT, truncate};
+use crate::wire::run_event::Payload;
 
 /// The record separator of JSON text sequences (RFC 7464).
 pub(super) const RECORD_SEPARATOR: u8 = 0x1e;
-
-/// Reads a flent or qlog file; `None` if it is neither.
-pub(super) fn read(bytes: &[u8]) -> Option<Found> {
-    let begin = bytes.trim_ascii_start();
-    let has = |key: &[u8]| begin.windows(key.len()).any(|part| part == key);
-    let reading = match *begin.first()? {
-        b'{' if has(b"\"x_values\"") && has(b"\"results\"") => flent::read(begin),
-        b'{' | RECORD_SEPARATOR if has(b"\"qlog_version\"") || has(b"\"urn:ietf:params:qlog") => {
-            qlog::read(begin)
-        }
-        _ => return None,
-    };
-    let lines = bytes.split(|&byte| byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
-    Some(reading.finish(lines.count() as u64))
-}
 
 /// A file that is being read.
 pub(super) struct Reading {
@@ -55,7 +29,7 @@ impl Reading {
     }
 
     /// Adds a row of the file.
-    pub(super) fn put(&mut self, row: Of) {
+    pub(super) fn put(&mut self, row: Payload) {
         match self.named.rows.len() < MAX_ROWS {
             true => self.named.rows.push(row),
             false => self.rows_left_out += 1,
@@ -77,7 +51,8 @@ impl Reading {
         }
     }
 
-    fn finish(mut self, lines: u64) -> Found {
+    /// The contents of the file, which has this number of lines.
+    pub(super) fn finish(mut self, lines: u64) -> Found {
         if self.rows_left_out > 0 {
             let left_out = self.rows_left_out;
             self.unread(&format!("{left_out} rows beyond {MAX_ROWS}; split the file"));
@@ -168,30 +143,30 @@ impl Text {
 /// The first [`MAX_ROWS`] elements of a list, and the number of further ones, so that a file does not take much more memory than it
 /// has bytes.
 #[derive(Debug, Clone)]
-pub(super) struct Capped<T> {
+pub(super) struct BoundedList<T> {
     pub(super) items: Vec<T>,
     pub(super) more: u64,
 }
 
-impl<T> Default for Capped<T> {
+impl<T> Default for BoundedList<T> {
     fn default() -> Self {
         Self { items: vec![], more: 0 }
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Capped<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for BoundedList<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Items<T>(PhantomData<T>);
 
         impl<'de, T: Deserialize<'de>> Visitor<'de> for Items<T> {
-            type Value = Capped<T>;
+            type Value = BoundedList<T>;
 
             fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
                 out.write_str("a list")
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-                let mut all = Capped::default();
+                let mut all = BoundedList::default();
                 while all.items.len() < MAX_ROWS {
                     let Some(item) = list.next_element()? else { return Ok(all) };
                     all.items.push(item);

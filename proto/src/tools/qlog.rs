@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use super::found::MAX_ROWS;
 use super::named::{
-    Capped, Lenient, Number, RECORD_SEPARATOR, Reading, Text, bytes, count, nanos_of_ms, plain,
+    BoundedList, Lenient, Number, RECORD_SEPARATOR, Reading, Text, bytes, count, nanos_of_ms, plain,
 };
 use super::stamp::{self, BaseDate};
-use super::text::MAX_ROWS;
 use super::{MAX_COUNT, truncate};
-use crate::wire::{self, Role, SampleSource, Side, TcpEventKind, run_event::Of};
+use crate::wire::{self, Role, SampleSource, Side, TcpEventKind, run_event::Payload};
 
 /// The smallest maximum datagram size that QUIC permits (RFC 9000, section 14), for files that do not give theirs.
 const DATAGRAM_BYTES: f64 = 1200.0;
@@ -38,7 +38,7 @@ const NO_REFERENCE_MS: f64 = 1000.0;
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct File {
-    traces: Capped<Trace>,
+    traces: BoundedList<Trace>,
     /// The trace of a JSON text sequence, whose events follow.
     trace: Trace,
 }
@@ -48,7 +48,7 @@ struct File {
 struct Trace {
     title: Text,
     common_fields: Lenient<Common>,
-    events: Capped<Event>,
+    events: BoundedList<Event>,
 }
 
 #[derive(Deserialize, Default, Clone, Debug)]
@@ -201,7 +201,7 @@ struct Times {
 
 impl Times {
     /// Also returns whether the trace says when it began.
-    fn of(common: &Common) -> (Self, bool) {
+    fn from_common_fields(common: &Common) -> (Self, bool) {
         let reference = common.reference_time.get();
         let default = match reference {
             Some(Reference::Epoch { .. }) => "relative_to_epoch",
@@ -254,8 +254,8 @@ struct Flow {
 impl Flow {
     fn read(nth: usize, trace: &Trace, out: &mut Reading) {
         let common = trace.common_fields.get().cloned().unwrap_or_default();
-        let (mut times, is_known) = Times::of(&common);
-        let mut flow = Self::of(nth, trace, &common);
+        let (mut times, is_known) = Times::from_common_fields(&common);
+        let mut flow = Self::new(nth, trace, &common);
         if !is_known {
             let id = &flow.flow_id;
             out.named.notes.push(format!(
@@ -296,7 +296,7 @@ impl Flow {
         }
     }
 
-    fn of(nth: usize, trace: &Trace, common: &Common) -> Self {
+    fn new(nth: usize, trace: &Trace, common: &Common) -> Self {
         let id = common.group_id.text().or_else(|| common.odcid.text()).unwrap_or(NO_CONNECTION);
         // ccbench's export writes the flow id; other tools write the connection's id.
         let (group, flow_id) = match id.split_once('/') {
@@ -434,7 +434,7 @@ impl Flow {
             before => at_ns.saturating_sub(before),
         };
         (sample.at_ns, sample.gap_ns) = (at_ns, gap_ns);
-        out.put(Of::FlowSample(wire::FlowSample {
+        out.put(Payload::FlowSample(wire::FlowSample {
             flow_id: self.flow_id.clone(),
             group: self.group.clone(),
             side: self.side.into(),
@@ -488,7 +488,7 @@ impl Flow {
             return;
         };
         let seconds = end_s - start_s;
-        out.put(Of::Interval(wire::Interval {
+        out.put(Payload::Interval(wire::Interval {
             flow_id: self.flow_id.clone(),
             group: self.group.clone(),
             side: self.side.into(),
@@ -512,8 +512,8 @@ fn datagram_size(data: &Data) -> Option<f64> {
 }
 
 /// Wraps one event.
-fn tcp_events(row: wire::TcpEvent) -> Of {
-    Of::TcpEvents(wire::TcpEvents { events: vec![row] })
+fn tcp_events(row: wire::TcpEvent) -> Payload {
+    Payload::TcpEvents(wire::TcpEvents { events: vec![row] })
 }
 
 #[cfg(test)]

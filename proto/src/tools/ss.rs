@@ -81,7 +81,7 @@ pub struct Info {
     /// The fields, without names, times and ports.
     pub sample: wire::FlowSample,
     /// Why the line is incomplete or partly unreadable.
-    pub flaw: Option<String>,
+    pub unread_reason: Option<String>,
     fields: u32,
 }
 
@@ -175,7 +175,7 @@ fn info(text: &str, cut: bool) -> Option<Info> {
     if cut || unfinished {
         // Its last number may lack digits.
         words.pop();
-        info.flaw = Some("it ends in the middle".to_owned());
+        info.unread_reason = Some("it ends in the middle".to_owned());
     }
     let mut wrong: Vec<&str> = vec![];
     let mut options = 0;
@@ -207,7 +207,7 @@ fn info(text: &str, cut: bool) -> Option<Info> {
     }
     (info.fields >= 2).then(|| {
         if !wrong.is_empty() {
-            info.flaw = Some(format!("cannot read {}", wrong.join(" ")));
+            info.unread_reason = Some(format!("cannot read {}", wrong.join(" ")));
         }
         complete(&mut info, options);
         info
@@ -227,7 +227,7 @@ fn is_name(word: &str) -> bool {
 
 /// Fills in the fields that `ss` leaves out because they are zero.
 fn complete(info: &mut Info, options: u32) {
-    if info.flaw.is_some() {
+    if info.unread_reason.is_some() {
         return;
     }
     let sample = &mut info.sample;

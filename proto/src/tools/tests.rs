@@ -2,11 +2,11 @@
 
 use proptest::prelude::*;
 
-use super::gather::{Gathered, Names, Source, gather};
+use super::gather::{MergedFiles, Names, Source, gather};
 use super::stamp::BaseDate;
 use super::text::{self, MAX_LINE_BYTES, MAX_ROWS, MAX_UNREAD};
 use super::{LATEST_S, LONGEST_S};
-use crate::wire::run_event::Of;
+use crate::wire::run_event::Payload;
 
 const SAMPLES: [&[u8]; 7] = [
     include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tools/ue1-ss.txt")),
@@ -44,31 +44,31 @@ const EXTREMES: [&str; 16] = [
     "2999-12-31",
 ];
 
-fn read(bytes: &[u8]) -> (text::Found, Gathered) {
+fn read(bytes: &[u8]) -> (text::Found, MergedFiles) {
     let found = text::read(bytes, BaseDate::default());
     let source = Source { stem: "x".into(), node: "n".into(), found: found.clone() };
     (found, gather(&[source], &Names::new()))
 }
 
 /// Every time is within the range that the results can hold.
-fn check(gathered: &Gathered) {
+fn check(gathered: &MergedFiles) {
     let latest_ns = (LATEST_S as f64 + LONGEST_S) as u64 * 1_000_000_000 + 1_000_000_000;
     assert!(gathered.begin_ns <= latest_ns && gathered.end_ns <= latest_ns);
     for (_, row) in &gathered.rows {
         let finite = match row {
-            Of::Interval(row) => {
+            Payload::Interval(row) => {
                 assert!(row.at_ns <= latest_ns);
                 [row.start_s, row.end_s, row.seconds, row.bits_per_second].map(f64::is_finite)
             }
-            Of::Flow(row) => {
+            Payload::Flow(row) => {
                 [row.start_s, row.stop_s, None, None].map(|s| s.is_none_or(f64::is_finite))
             }
-            Of::Probe(row) => {
+            Payload::Probe(row) => {
                 assert!(row.at_ns <= latest_ns);
                 [row.rtt_us.is_none_or(|us| us.is_finite() && us >= 0.0); 4]
             }
-            Of::FlowSample(row) => [row.at_ns <= latest_ns; 4],
-            Of::TcpEvents(rows) => [rows.events.iter().all(|row| row.at_ns <= latest_ns); 4],
+            Payload::FlowSample(row) => [row.at_ns <= latest_ns; 4],
+            Payload::TcpEvents(rows) => [rows.events.iter().all(|row| row.at_ns <= latest_ns); 4],
             _ => [true; 4],
         };
         assert_eq!(finite, [true; 4], "{row:?}");

@@ -2,54 +2,14 @@
 
 use super::iperf3::{Numbering, Report};
 use super::iperf3_text::{Test, Tests};
-use super::named::{self, NamedRows};
+use super::named::RECORD_SEPARATOR;
 use super::stamp::{self, BaseDate};
-use super::{iperf3, ping, ss};
+use super::{flent, iperf3, ping, qlog, ss};
 
-/// Contents of a file.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Found {
-    /// Samples of sockets.
-    pub sockets: Vec<ss::Row>,
-    /// Tests of iperf3, from JSON and from text.
-    pub tests: Vec<Test>,
-    /// Runs of ping.
-    pub pings: Vec<ping::PingRun>,
-    /// Rows of a flent or qlog file.
-    pub named: NamedRows,
-    /// Lines that are not empty.
-    pub lines: u64,
-    /// Lines that are not completely in the tables; at most the first [`MAX_UNREAD`] that are noticed.
-    pub unread: Vec<Unread>,
-    /// Number of further ones.
-    pub more_unread: u64,
-}
-
-impl Found {
-    /// How many lines, or parts of a report, were not read.
-    pub fn unread_count(&self) -> u64 {
-        self.unread.len() as u64 + self.more_unread
-    }
-}
+pub use super::found::{Found, MAX_ROWS, MAX_UNREAD, NamedRows, Unread};
 
 /// Longest line outside of a `-J` document that is read, in bytes: 1024 streams have 500 kB.
 pub const MAX_LINE_BYTES: usize = 1 << 20;
-/// Maximum rows that are read of a file, each a kilobyte in memory: two sockets ten times a second for 14 hours.
-pub const MAX_ROWS: usize = 1 << 20;
-/// Maximum number of unread lines whose text and reason are kept.
-pub const MAX_UNREAD: usize = 100_000;
-
-/// A line that could not be read, or not wholly.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unread {
-    /// Counted from 1.
-    pub line: u64,
-    /// Its beginning.
-    pub text: String,
-    /// The problem.
-    pub reason: String,
-}
-
 /// Maximum number of characters shown of a line, or of its problem.
 const SHOWN_CHARS: usize = 80;
 /// The problem of the lines after [`MAX_ROWS`].
@@ -60,7 +20,7 @@ const AS_LISTED: Numbering = Numbering { client_port: 0, count: 0, listens: fals
 
 /// Parses a file of any supported tool.
 pub fn read(bytes: &[u8], base: BaseDate) -> Found {
-    if let Some(found) = named::read(bytes) {
+    if let Some(found) = read_document(bytes) {
         return found;
     }
     let mut reader = TextReader { base, scan_bytes: SCANS * bytes.len(), ..Default::default() };
@@ -94,6 +54,21 @@ pub fn read(bytes: &[u8], base: BaseDate) -> Found {
         at = end + 1;
     }
     reader.finish()
+}
+
+/// Reads a flent or qlog file; `None` if it is neither.
+fn read_document(bytes: &[u8]) -> Option<Found> {
+    let begin = bytes.trim_ascii_start();
+    let has = |key: &[u8]| begin.windows(key.len()).any(|part| part == key);
+    let reading = match *begin.first()? {
+        b'{' if has(b"\"x_values\"") && has(b"\"results\"") => flent::read(begin),
+        b'{' | RECORD_SEPARATOR if has(b"\"qlog_version\"") || has(b"\"urn:ietf:params:qlog") => {
+            qlog::read(begin)
+        }
+        _ => return None,
+    };
+    let lines = bytes.split(|&byte| byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
+    Some(reading.finish(lines.count() as u64))
 }
 
 fn split(line: &str, base: BaseDate) -> (Option<u64>, &str) {
@@ -163,12 +138,12 @@ impl TextReader {
         }
         self.rows += 1 + report.intervals.len();
         let (mut line, mut before) = (number, 0);
-        for flaw in &report.flaws {
-            line += text[before..flaw.at].iter().filter(|&&b| b == b'\n').count() as u64;
-            before = flaw.at;
-            self.unread(line, "", &format!("{}; the rest is kept", flaw.what));
+        for part in &report.unread {
+            line += text[before..part.at].iter().filter(|&&b| b == b'\n').count() as u64;
+            before = part.at;
+            self.unread(line, "", &format!("{}; the rest is kept", part.reason));
         }
-        self.found.tests.push(Test::of(number, report));
+        self.found.tests.push(Test::new(number, report));
         open + taken
     }
 
@@ -204,12 +179,14 @@ impl TextReader {
             return self.event(number, at_ns, text);
         }
         if let Some(line) = ss::line(text, !whole) {
-            let flaw = match &line {
-                ss::Line::Info(info) | ss::Line::Socket(_, Some(info)) => info.flaw.clone(),
+            let reason = match &line {
+                ss::Line::Info(info) | ss::Line::Socket(_, Some(info)) => {
+                    info.unread_reason.clone()
+                }
                 _ => None,
             };
-            if let Some(flaw) = flaw {
-                self.unread(number, text, &format!("{flaw}; the rest is kept"));
+            if let Some(reason) = reason {
+                self.unread(number, text, &format!("{reason}; the rest is kept"));
             }
             self.rows += usize::from(!matches!(line, ss::Line::Socket(_, None) | ss::Line::Other));
             self.sockets.take(number, at_ns, line);
@@ -233,7 +210,7 @@ impl TextReader {
         if begins && let Some(done) = self.stream.take() {
             self.found.tests.push(done);
         }
-        let test = self.stream.get_or_insert_with(|| Test::of(number, Report::default()));
+        let test = self.stream.get_or_insert_with(|| Test::new(number, Report::default()));
         self.rows += 1;
         let before = test.report.intervals.len();
         let known = test.report.on_line(bytes, AS_LISTED).is_some();

@@ -6,9 +6,9 @@ use super::{Opportunities, Replay, Steps, Trace};
 use crate::plan::impair::OnEnd;
 use crate::units::{Ppm, Rate};
 
-/// State of a link in an interval of time.
+/// The state of a link while a step of a trace is in force, and before and after the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Piece {
+pub struct StepSpan {
     /// Its beginning, on the clock of the trace's beginning; 0 before the trace's beginning.
     pub from_ns: u64,
     /// Its end; `u64::MAX` is never.
@@ -23,7 +23,7 @@ pub struct Piece {
     pub row: u32,
 }
 
-/// Walks over the pieces of a piecewise constant trace. The trace is in force from `begin_ns` on, its first row also before that.
+/// Walks over the steps of a piecewise constant trace. The trace is in force from `begin_ns` on, its first row also before that.
 /// Copies of a cursor share the trace.
 #[derive(Debug, Clone)]
 pub struct Cursor {
@@ -93,8 +93,8 @@ impl Cursor {
         self.begin_ns
     }
 
-    /// The current piece.
-    pub fn piece(&self) -> Piece {
+    /// The current span.
+    pub fn span(&self) -> StepSpan {
         let (steps, index, from_ns, until_ns) = match self.position {
             Position::Before => (self.steps(), 0, 0, self.begin_ns),
             Position::Row { index, lap_ns } => {
@@ -111,7 +111,7 @@ impl Cursor {
                 let from_ns = self.begin_ns.saturating_add(self.steps().length_ns);
                 let rate = Some(Rate::from_bits_per_sec(0));
                 let until_ns = u64::MAX;
-                return Piece { from_ns, until_ns, rate, delay_ns: None, loss: None, row: 0 };
+                return StepSpan { from_ns, until_ns, rate, delay_ns: None, loss: None, row: 0 };
             }
         };
         let step = &steps.steps[index];
@@ -119,7 +119,7 @@ impl Cursor {
             Position::Row { .. } => index as u32 + 1,
             Position::Before | Position::After => 0,
         };
-        Piece {
+        StepSpan {
             from_ns,
             until_ns,
             rate: step.rate.map(|rate| rate.max(self.floor)),
@@ -129,7 +129,7 @@ impl Cursor {
         }
     }
 
-    /// Moves to the next piece; `false`, without moving, if there is none.
+    /// Moves to the next span; `false`, without moving, if there is none.
     pub fn advance(&mut self) -> bool {
         let next = match self.position {
             Position::Before if self.begin_ns == u64::MAX => return false,
@@ -151,7 +151,7 @@ impl Cursor {
         true
     }
 
-    /// Moves to the piece in force at `at_ns`; does not move backwards.
+    /// Moves to the span in force at `at_ns`; does not move backwards.
     pub fn seek(&mut self, at_ns: u64) {
         // After a long idle period the cursor skips rows that affected no packet.
         if let Position::Row { index, lap_ns } = self.position
@@ -161,16 +161,16 @@ impl Cursor {
             if laps > 0 {
                 let lap_ns = lap_ns + laps * self.steps().length_ns;
                 self.position = Position::Row { index: 0, lap_ns };
-            } else if at_ns >= self.piece().until_ns {
+            } else if at_ns >= self.span().until_ns {
                 let rows = &self.steps().steps[index..];
                 let passed = rows.partition_point(|step| lap_ns + step.at_ns <= at_ns);
                 self.position = Position::Row { index: index + passed - 1, lap_ns };
             }
         }
-        while self.piece().until_ns <= at_ns && self.advance() {}
+        while self.span().until_ns <= at_ns && self.advance() {}
     }
 
-    /// Carries `work` bit·ns/s from `from_ns` on, which lies in the current piece. Moves to the piece in which the work ends, and
+    /// Carries `work` bit·ns/s from `from_ns` on, which lies in the current span. Moves to the span in which the work ends, and
     /// returns the time of its end, rounded down to nanoseconds, with the work that the rounding leaves; `None` if it never ends.
     /// `unset_bps` is the rate of rows without one; if it is `None`, too, the work takes no time.
     pub fn carry(
@@ -181,19 +181,19 @@ impl Cursor {
     ) -> Option<(u64, u64)> {
         loop {
             self.skip_laps(&mut from_ns, &mut work)?;
-            let piece = self.piece();
-            let Some(rate) = piece.rate.map(Rate::bits_per_sec).or(unset_bps) else {
+            let span = self.span();
+            let Some(rate) = span.rate.map(Rate::bits_per_sec).or(unset_bps) else {
                 return Some((from_ns, 0));
             };
             if let (Some(lasts_ns), Some(left)) = (work.checked_div(rate), work.checked_rem(rate)) {
                 let end_ns = from_ns.checked_add(lasts_ns)?;
-                if end_ns < piece.until_ns || end_ns == piece.until_ns && left == 0 {
+                if end_ns < span.until_ns || end_ns == span.until_ns && left == 0 {
                     return Some((end_ns, left));
                 }
-                // This cannot overflow: the piece carries no more than the remaining work.
-                work -= rate * piece.until_ns.saturating_sub(from_ns).min(lasts_ns);
+                // This cannot overflow: the span carries no more than the remaining work.
+                work -= rate * span.until_ns.saturating_sub(from_ns).min(lasts_ns);
             }
-            from_ns = from_ns.max(piece.until_ns);
+            from_ns = from_ns.max(span.until_ns);
             if !self.advance() {
                 return None;
             }
@@ -343,8 +343,8 @@ mod tests {
     fn walk(cursor: &mut Cursor, most: usize) -> Vec<(u64, u64, u64)> {
         let mut seen = Vec::new();
         for _ in 0..most {
-            let piece = cursor.piece();
-            seen.push((piece.from_ns, piece.until_ns, piece.rate.unwrap().bits_per_sec()));
+            let span = cursor.span();
+            seen.push((span.from_ns, span.until_ns, span.rate.unwrap().bits_per_sec()));
             if !cursor.advance() {
                 break;
             }
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_are_as_asked() {
+    fn on_end_hold_loop_and_stop() {
         let walked = |on_end| {
             let replay = replay(steps(&[(0, 10), (7, 2)], 9), on_end);
             walk(&mut Cursor::new(&replay, 100).unwrap(), 5)
@@ -371,12 +371,12 @@ mod tests {
         let mut cursor = Cursor::new(&replay, u64::MAX).unwrap();
         assert!(!cursor.advance());
         cursor.seek(1_000_000);
-        assert_eq!(cursor.piece().until_ns, u64::MAX);
+        assert_eq!(cursor.span().until_ns, u64::MAX);
         cursor.begin(1_000_002);
         cursor.seek(1_000_001);
-        assert_eq!(cursor.piece().row, 0);
+        assert_eq!(cursor.span().row, 0);
         cursor.seek(1_000_009);
-        assert_eq!((cursor.piece().row, cursor.piece().from_ns), (2, 1_000_009));
+        assert_eq!((cursor.span().row, cursor.span().from_ns), (2, 1_000_009));
     }
 
     #[test]
@@ -470,8 +470,8 @@ mod tests {
             for hop in hops {
                 to += hop;
                 sought.seek(to);
-                while walked.piece().until_ns <= to && walked.advance() {}
-                prop_assert_eq!(sought.piece(), walked.piece());
+                while walked.span().until_ns <= to && walked.advance() {}
+                prop_assert_eq!(sought.span(), walked.span());
             }
         }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::random::Draws;
+use super::random::Rng;
 use super::{
     Format, MAX_LENGTH_NS, MAX_OPPORTUNITIES_LENGTH_NS, MAX_RATE, MAX_ROWS, Opportunities, Step,
     Steps, Trace,
@@ -172,9 +172,9 @@ pub fn generate(
     }
     let mut builder = TraceBuilder::new(seed, length_ns);
     match kind {
-        Kind::Lte => return lte(&mut builder.draws, length_ns).map(Trace::Opportunities),
+        Kind::Lte => return lte(&mut builder.rng, length_ns).map(Trace::Opportunities),
         Kind::Poisson => {
-            return poisson(&mut builder.draws, length_ns, top).map(Trace::Opportunities);
+            return poisson(&mut builder.rng, length_ns, top).map(Trace::Opportunities);
         }
         Kind::Sl => builder.wlan(&SL),
         Kind::Sb => builder.wlan(&SB),
@@ -198,23 +198,23 @@ struct Level {
 struct Wlan {
     dwell_ms: f64,
     plateau_rows: f64,
-    most_mbit: f64,
+    max_mbit: f64,
     levels: &'static [Level],
     /// Time from the end of a blockage to the next one, seconds; zero: no blockages.
     gap_s: (f64, f64),
     blocked_s: (f64, f64),
     blocked_mbit: (f64, f64),
-    /// How many rows a blocked level lasts, and the share of rows that are even lower, in that range; values below zero become
-    /// zero.
+    /// How many rows a blocked level lasts.
     blocked_rows: f64,
-    deep_share: f64,
-    deep_mbit: (f64, f64),
+    /// Probability that a row of a blockage is a deep fade, and the range of its rate; values below zero become zero.
+    deep_fade_probability: f64,
+    deep_fade_mbit: (f64, f64),
 }
 
 const SL: Wlan = Wlan {
     dwell_ms: 303.7,
     plateau_rows: 10.0,
-    most_mbit: 3080.0,
+    max_mbit: 3080.0,
     levels: &[
         Level { share: 0.93, mbit: 2950.0, spread: 65.0 },
         Level { share: 0.07, mbit: 2310.0, spread: 0.0 },
@@ -223,8 +223,8 @@ const SL: Wlan = Wlan {
     blocked_s: (0.0, 0.0),
     blocked_mbit: (0.0, 0.0),
     blocked_rows: 1.0,
-    deep_share: 0.0,
-    deep_mbit: (0.0, 0.0),
+    deep_fade_probability: 0.0,
+    deep_fade_mbit: (0.0, 0.0),
 };
 
 const SB: Wlan = Wlan {
@@ -250,15 +250,15 @@ const LB: Wlan = Wlan {
     blocked_s: (5.0, 8.5),
     blocked_mbit: (1540.0, 2000.0),
     blocked_rows: 5.0,
-    deep_share: 0.05,
-    deep_mbit: (-400.0, 1155.0),
+    deep_fade_probability: 0.05,
+    deep_fade_mbit: (-400.0, 1155.0),
     ..SL
 };
 
 const MOBB: Wlan = Wlan {
     dwell_ms: 253.7,
     plateau_rows: 9.0,
-    most_mbit: 3850.0,
+    max_mbit: 3850.0,
     levels: &[
         Level { share: 0.40, mbit: 3790.0, spread: 60.0 },
         Level { share: 0.26, mbit: 2960.0, spread: 60.0 },
@@ -268,14 +268,14 @@ const MOBB: Wlan = Wlan {
     blocked_s: (0.25, 1.1),
     blocked_mbit: (900.0, 1200.0),
     blocked_rows: 2.0,
-    deep_share: 0.2,
-    deep_mbit: (-200.0, 770.0),
+    deep_fade_probability: 0.2,
+    deep_fade_mbit: (-200.0, 770.0),
 };
 
 const NOTHING: Step = Step { at_ns: 0, rate: None, delay_ns: None, loss: None, line: 0 };
 
 struct TraceBuilder {
-    draws: Draws,
+    rng: Rng,
     steps: Vec<Step>,
     at_ns: u64,
     length_ns: u64,
@@ -283,7 +283,7 @@ struct TraceBuilder {
 
 impl TraceBuilder {
     fn new(seed: u64, length_ns: u64) -> Self {
-        Self { draws: Draws::new(seed), steps: Vec::new(), at_ns: 0, length_ns }
+        Self { rng: Rng::new(seed), steps: Vec::new(), at_ns: 0, length_ns }
     }
 
     /// Adds a row behind the last one; `false` once the trace is complete.
@@ -309,36 +309,39 @@ impl TraceBuilder {
     }
 
     fn wlan(&mut self, of: &Wlan) {
-        let gap = |draws: &mut Draws| match of.gap_s {
+        let gap = |rng: &mut Rng| match of.gap_s {
             (_, 0.0) => f64::MAX,
-            (low, high) => draws.between(low, high),
+            (low, high) => rng.between(low, high),
         };
-        let mut block_s = gap(&mut self.draws);
+        let mut block_s = gap(&mut self.rng);
         let (mut until_s, mut left, mut level) = (0.0, 0.0, 0.0);
         loop {
             let at_s = self.at_ns as f64 / 1e9;
             let blocked = at_s >= block_s;
             if blocked && until_s < block_s {
-                until_s = block_s + self.draws.between(of.blocked_s.0, of.blocked_s.1);
+                until_s = block_s + self.rng.between(of.blocked_s.0, of.blocked_s.1);
                 left = 0.0;
             } else if blocked && at_s >= until_s {
-                block_s = until_s + gap(&mut self.draws);
+                block_s = until_s + gap(&mut self.rng);
                 left = 0.0;
                 continue;
             }
             if left < 1.0 && blocked {
-                level = self.draws.between(of.blocked_mbit.0, of.blocked_mbit.1);
-                left = of.blocked_rows * self.draws.between(0.5, 1.5);
+                level = self.rng.between(of.blocked_mbit.0, of.blocked_mbit.1);
+                left = of.blocked_rows * self.rng.between(0.5, 1.5);
             } else if left < 1.0 {
-                level = draw_level(of, &mut self.draws);
-                left = of.plateau_rows + self.draws.between(0.0, 1.5);
+                level = draw_level(of, &mut self.rng);
+                left = of.plateau_rows + self.rng.between(0.0, 1.5);
             }
             left -= 1.0;
-            let deep = blocked && self.draws.unit() < of.deep_share;
-            let mbit =
-                if deep { self.draws.between(of.deep_mbit.0, of.deep_mbit.1) } else { level };
+            let is_deep_fade = blocked && self.rng.unit() < of.deep_fade_probability;
+            let mbit = if is_deep_fade {
+                self.rng.between(of.deep_fade_mbit.0, of.deep_fade_mbit.1)
+            } else {
+                level
+            };
             // The resolution of the measured traces: whole Mbit/s, hundredths of a second.
-            let hundredths = (of.dwell_ms + 4.5 * self.draws.normal()) / 10.0 + 0.5;
+            let hundredths = (of.dwell_ms + 4.5 * self.rng.normal()) / 10.0 + 0.5;
             let lasts_ns = (hundredths as u64).max(1) * 10 * MS_NS;
             if !self.push(f64::from(mbit as u32) * 1e6, lasts_ns) {
                 return;
@@ -350,7 +353,7 @@ impl TraceBuilder {
         let mut last = 8;
         loop {
             // One of the seven other levels.
-            let eighths = 1 + (last + (self.draws.unit() * 7.0) as u64) % 8;
+            let eighths = 1 + (last + (self.rng.unit() * 7.0) as u64) % 8;
             last = eighths;
             if !self.push(top as f64 * eighths as f64 / 8.0, 5_000 * MS_NS) {
                 return;
@@ -370,7 +373,7 @@ impl TraceBuilder {
     fn random_walk(&mut self, top: u64) {
         let mut share: f64 = 0.5;
         while self.push(top as f64 * share, 100 * MS_NS) {
-            share *= 1.0 + 0.08 * self.draws.normal();
+            share *= 1.0 + 0.08 * self.rng.normal();
             // Reflected at both ends.
             if share > 1.0 {
                 share = 2.0 - share;
@@ -380,34 +383,34 @@ impl TraceBuilder {
     }
 }
 
-fn draw_level(of: &Wlan, draws: &mut Draws) -> f64 {
-    let mut drawn = draws.unit();
+fn draw_level(of: &Wlan, rng: &mut Rng) -> f64 {
+    let mut drawn = rng.unit();
     let mut levels = of.levels.iter();
     let level = levels.find(|level| {
         drawn -= level.share;
         drawn < 0.0
     });
     let level = level.unwrap_or(&of.levels[0]);
-    (level.mbit + level.spread * draws.normal()).clamp(0.0, of.most_mbit)
+    (level.mbit + level.spread * rng.normal()).clamp(0.0, of.max_mbit)
 }
 
 /// Each millisecond has the number of opportunities of a Poisson process, whose rate varies slowly with the distance and fast with
 /// fading, and is zero in outages.
-fn lte(draws: &mut Draws, length_ns: u64) -> Result<Opportunities, GenerateError> {
+fn lte(rng: &mut Rng, length_ns: u64) -> Result<Opportunities, GenerateError> {
     const PACKETS_PER_MS: f64 = 5.0e6 / 12_000.0 / 1000.0;
     let length_ms = length_ns / MS_NS;
-    let (mut slow, mut fast) = (draws.normal(), draws.normal());
+    let (mut slow, mut fast) = (rng.normal(), rng.normal());
     let (mut now, mut outage_ms) = (PACKETS_PER_MS, 0.0_f64);
-    let mut wait = draws.exponential();
+    let mut wait = rng.exponential();
     let mut at_ns = Vec::new();
     for ms in 0..length_ms {
         if ms % 20 == 0 {
             // Each 20 ms keep 0.994 and 0.9 of the state: time constants of 3.3 s and 0.2 s.
-            slow = 0.994 * slow + 0.1094 * draws.normal();
-            fast = 0.9 * fast + 0.4359 * draws.normal();
+            slow = 0.994 * slow + 0.1094 * rng.normal();
+            fast = 0.9 * fast + 0.4359 * rng.normal();
             now = PACKETS_PER_MS * (1.0 + 0.72 * slow + 0.5 * fast).max(0.02);
-            if outage_ms <= 0.0 && draws.unit() < 0.0012 {
-                outage_ms = 1000.0 * draws.exponential();
+            if outage_ms <= 0.0 && rng.unit() < 0.0012 {
+                outage_ms = 1000.0 * rng.exponential();
             }
             outage_ms -= 20.0;
         }
@@ -417,7 +420,7 @@ fn lte(draws: &mut Draws, length_ns: u64) -> Result<Opportunities, GenerateError
         wait -= now;
         while wait <= 0.0 {
             at_ns.push(ms * MS_NS);
-            wait += draws.exponential();
+            wait += rng.exponential();
         }
         check_opportunity_count(&at_ns)?;
     }
@@ -425,13 +428,13 @@ fn lte(draws: &mut Draws, length_ns: u64) -> Result<Opportunities, GenerateError
 }
 
 /// Packets of 1500 bytes at exponential gaps, each rounded down to its millisecond.
-fn poisson(draws: &mut Draws, length_ns: u64, bps: u64) -> Result<Opportunities, GenerateError> {
+fn poisson(rng: &mut Rng, length_ns: u64, bps: u64) -> Result<Opportunities, GenerateError> {
     let gap_ns = f64::from(BYTES) * 8e9 / bps as f64;
     let (length_ms, mut at_ns) = (length_ns / MS_NS, Vec::new());
-    let mut next_ns = draws.exponential() * gap_ns;
+    let mut next_ns = rng.exponential() * gap_ns;
     while next_ns < (length_ms * MS_NS) as f64 {
         at_ns.push(next_ns as u64 / MS_NS * MS_NS);
-        next_ns += draws.exponential() * gap_ns;
+        next_ns += rng.exponential() * gap_ns;
         check_opportunity_count(&at_ns)?;
     }
     until(at_ns, length_ms)

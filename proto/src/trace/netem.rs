@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::error::Problems;
 use super::number::scaled;
-use super::random::Draws;
+use super::random::Rng;
 use super::{Format, MAX_LENGTH_NS, MAX_RATE, MAX_ROWS, Step, Steps, TraceError};
 use crate::units::Rate;
 
@@ -225,9 +225,9 @@ impl Player {
         let deviation = fields.bps("std_dev")?.unwrap_or(0);
         let lower = fields.bps("lower_bound")?.unwrap_or(0);
         let upper = fields.bps("upper_bound")?.unwrap_or(u64::MAX);
-        let mut draws = Draws::new(fields.integer("seed")?.unwrap_or(DEFAULT_SEED));
+        let mut rng = Rng::new(fields.integer("seed")?.unwrap_or(DEFAULT_SEED));
         fields.each_step(|length_ns, _| {
-            let drawn = mean as f64 + deviation as f64 * draws.normal();
+            let drawn = mean as f64 + deviation as f64 * rng.normal();
             self.push((drawn as u64).max(lower).min(upper), length_ns, fields.path)
         })
     }
@@ -250,13 +250,13 @@ impl Player {
         let deviation = fields.bps("std_dev")?.unwrap_or(0) as f64;
         let above = fields.bps("upper_noise_bound")?.map_or(f64::MAX, |bps| bps as f64);
         let below = fields.bps("lower_noise_bound")?.map_or(f64::MAX, |bps| bps as f64);
-        let mut draws = Draws::new(fields.integer("seed")?.unwrap_or(DEFAULT_SEED));
+        let mut rng = Rng::new(fields.integer("seed")?.unwrap_or(DEFAULT_SEED));
         let (height, turn) = ((top - bottom) as f64, interval_ns as f64 * duty);
         fields.each_step(|length_ns, at_ns| {
             let at = (at_ns % interval_ns) as f64;
             let share =
                 if at < turn { at / turn } else { 1.0 - (at - turn) / (interval_ns as f64 - turn) };
-            let noise = (deviation * draws.normal()).min(above).max(-below);
+            let noise = (deviation * rng.normal()).min(above).max(-below);
             self.push((bottom as f64 + height * share + noise) as u64, length_ns, path)
         })
     }

@@ -4,11 +4,11 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
-/// A sequence of draws.
-pub(super) struct Draws(ChaCha8Rng);
+/// A random number generator.
+pub(super) struct Rng(ChaCha8Rng);
 
-impl Draws {
-    /// The sequence of this seed.
+impl Rng {
+    /// The generator with this seed.
     pub(super) fn new(seed: u64) -> Self {
         Self(ChaCha8Rng::seed_from_u64(seed))
     }
@@ -56,11 +56,11 @@ mod tests {
 
     #[test]
     fn distributions_have_their_moments() {
-        let mut draws = Draws::new(7);
+        let mut rng = Rng::new(7);
         let count = 200_000;
         let (mut sum, mut squares, mut waits, mut wait_squares) = (0.0, 0.0, 0.0, 0.0);
         for _ in 0..count {
-            let (normal, wait) = (draws.normal(), draws.exponential());
+            let (normal, wait) = (rng.normal(), rng.exponential());
             sum += normal;
             squares += normal * normal;
             waits += wait;

@@ -89,7 +89,7 @@ fn rejects_what_it_has_no_model_of() {
     let error = |place, lines: &str, key, why| has(Severity::Error, &with(place, lines), key, why);
     error("nodes", "[lab]\nkernel = \"6.12\"", "lab.kernel", "the simulator runs no kernel");
     let cake = "queue = { kind = \"cake\" }";
-    error("link", cake, "links.l.queue", "the simulator does not model CAKE");
+    error("link", cake, "links.l.queue", "the simulator does not model this kind of queue");
     let gso = "queue = { kind = \"dualpi2\", split_gso = false }";
     let key = "links.l.queue.split_gso";
     error("link", gso, key, "the simulator does not model `split_gso`");

@@ -107,9 +107,9 @@ fn changed_queues(
                 && let Ok(changed) = queue.with(key, value)
             {
                 queue = changed;
-                let raised = rate_and_rtt.1.map(|rtt| lints::raised(&queue, (rate, rtt)));
-                let raised = raised.into_iter().flatten().find(|(raised, _)| *raised == key);
-                if let Some((_, why)) = raised {
+                let clamped = rate_and_rtt.1.map(|rtt| lints::clamped_limits(&queue, (rate, rtt)));
+                let clamped = clamped.into_iter().flatten().find(|(limit, _)| *limit == key);
+                if let Some((_, why)) = clamped {
                     problems.warning_from(&path, &reads, why);
                 }
             }
@@ -171,7 +171,7 @@ fn refuse_change(
         problems.error_from(path, &[&["links", name]], why);
         return;
     };
-    let from = Sources::of(name, written);
+    let from = Sources::new(name, written);
     if of_queue.is_some() {
         return queues::check_change((link, change), path, (key, value), problems);
     }

@@ -8,7 +8,7 @@
 //! - the metric is a delay or a loss ([`SHARED`]), which flows in one queue have in common (a ratio of throughputs, in contrast,
 //!   answers the question of coexistence),
 //! - at some point of the claim, the groups have different congestion controls, run at the same time in this phase, and share a
-//!   bottleneck with one queue for all packets: no classes, and neither fair queueing nor DualPI2.
+//!   bottleneck with one queue for all packets: no classes, and a discipline that keeps no flows apart.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::metric::Scope;
 use crate::plan::expect::{Numbered, Operand, Relation};
 use crate::plan::repeat::fits;
 use crate::plan::timeline::{flow_span, phase_spans};
-use crate::plan::{Flow, Link, Plan, Queue};
+use crate::plan::{Flow, FlowIsolation, Link, Plan, Queue};
 use crate::resolve::{bottleneck_in, normalize};
 use crate::topology::Topology;
 
@@ -144,17 +144,8 @@ fn common_queue<'p>(
 
 /// Whether all packets of a link wait in one queue.
 fn has_one_queue(link: &Link) -> bool {
-    let separates = |queue: &Queue| match queue {
-        Queue::Fq(_) | Queue::FqCodel(_) | Queue::Cake(_) | Queue::Dualpi2(_) => true,
-        Queue::Pfifo(_)
-        | Queue::Bfifo(_)
-        | Queue::PfifoHeadDrop(_)
-        | Queue::BfifoHeadDrop(_)
-        | Queue::Pie(_)
-        | Queue::Red(_)
-        | Queue::Codel(_) => false,
-    };
-    link.classes.is_empty() && !link.queue.as_ref().is_some_and(separates)
+    let isolation = link.queue.as_ref().map_or(FlowIsolation::None, Queue::flow_isolation);
+    link.classes.is_empty() && isolation == FlowIsolation::None
 }
 
 #[cfg(test)]
@@ -217,6 +208,19 @@ fair = { "links.l.queue" = { kind = "fq_codel" } }
         assert!(found[0].ends_with("(at aqm=fifo)"), "{found:?}");
         let losses = claim.replace("srtt", "retransmission_share");
         assert_eq!(warnings(&losses, NONE).len(), 1);
+    }
+
+    #[test]
+    fn a_discipline_may_keep_flows_apart() {
+        let claim = format!("{SRTT}over = {{ group = \"two\" }}");
+        let with =
+            |queue: &str| warnings(&claim, (r#"kind = "pfifo", limit = "40p""#, queue)).len();
+        assert_eq!([r#"kind = "codel""#, r#"kind = "pie""#].map(with), [1, 1]);
+        let apart = [r#"kind = "fq""#, r#"kind = "cake""#, r#"kind = "dualpi2""#];
+        assert_eq!(apart.map(with), [0, 0, 0]);
+        // Without several queues, they do not.
+        let single = [r#"kind = "fq", buckets = 1"#, r#"kind = "fq_codel", flows = 1"#];
+        assert_eq!(single.map(with), [1, 1]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::plan::Plan;
 use crate::topology::Topology;
 
-use super::limits::{AGENTS, all_ours, known_node};
+use super::limits::{AGENTS, has_only_namespaces, known_node};
 use super::links::needs_address;
 use super::problems::Problems;
 
@@ -32,7 +32,7 @@ pub(super) fn ends(
     let because = format!("`{table}.{name}` runs between `{from}` and `{to}`");
     needs_address(plan, from, &because, problems);
     needs_address(plan, to, &because, problems);
-    if all_ours(plan) && !plan.wires.is_empty() && topology.path(from, to).is_none() {
+    if has_only_namespaces(plan) && !plan.wires.is_empty() && topology.path(from, to).is_none() {
         problems.error_from(
             &[table, name],
             &[&["wires"], AGENTS],

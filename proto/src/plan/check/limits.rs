@@ -42,7 +42,8 @@ pub(super) fn groups_here<'p>(
     problems: &Problems,
 ) -> impl Iterator<Item = &'p Flow> {
     let groups = plan.flows.iter();
-    let here = groups.filter(move |(name, flow)| !problems.runs_only_elsewhere(plan, name, flow));
+    let here =
+        groups.filter(move |(name, flow)| !problems.runs_only_at_other_points(plan, name, flow));
     here.map(|(_, flow)| flow)
 }
 
@@ -63,7 +64,8 @@ pub(super) fn known_flow(plan: &Plan, path: &[&str], name: &str, problems: &mut 
     if !known(plan.flows.keys(), what, path, name, problems) {
         return false;
     }
-    if plan.flows.get(name).is_some_and(|flow| problems.runs_only_elsewhere(plan, name, flow)) {
+    if plan.flows.get(name).is_some_and(|flow| problems.runs_only_at_other_points(plan, name, flow))
+    {
         let reads: &[&[&str]] = &[path, &["flows", name], PHASE_FLOWS];
         let why = format!(
             "`{name}` runs in no phase of this point, so the group does not exist there; let the factor that sets the \
@@ -101,6 +103,6 @@ pub(super) fn is_ours(plan: &Plan, node: &str) -> bool {
 }
 
 /// Whether all nodes are namespaces that ccbench makes.
-pub(super) fn all_ours(plan: &Plan) -> bool {
+pub(super) fn has_only_namespaces(plan: &Plan) -> bool {
     plan.nodes.values().all(|node| node.agent.is_none())
 }

@@ -13,7 +13,7 @@ use super::limits::{
     AGENTS, MAX_CLASSES, MAX_DELAY, MAX_PRIORITY, MAX_RATE, is_ours, known_flow, known_node,
 };
 use super::problems::Problems;
-use super::{changes, impair, queues, traces};
+use super::{impair, queues, traces};
 
 /// Checks the links of a plan. `normalized` is the plan with its presets merged.
 pub(super) fn check(
@@ -43,7 +43,7 @@ pub(super) fn check(
         }
         // `normalize` keeps the names.
         let Some(link) = normalized.links.get(name) else { continue };
-        let from = Sources::of(name, written);
+        let from = Sources::new(name, written);
         characteristics(&from, link, problems);
         impair::check(name, written, link, problems);
         traces::check(plan, name, written, problems);
@@ -55,7 +55,6 @@ pub(super) fn check(
             queues::check(&["path", name, "queue"], queue, (preset.rate, &[rate]), problems);
         }
     }
-    changes::check((plan, normalized), topology, problems);
 }
 
 /// The places where the characteristics of a link may be written.
@@ -65,7 +64,7 @@ pub(super) struct Sources<'p> {
 }
 
 impl<'p> Sources<'p> {
-    pub(super) fn of(name: &'p str, link: &'p Link) -> Self {
+    pub(super) fn new(name: &'p str, link: &'p Link) -> Self {
         Self { name, preset: link.path.as_deref() }
     }
 

@@ -10,7 +10,7 @@ use crate::topology::Topology;
 use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Rate};
 
 use super::impair::MAX_BURST;
-use super::limits::{AGENTS, LENGTHS, SOCKETS, all_ours, sockets_here};
+use super::limits::{AGENTS, LENGTHS, SOCKETS, has_only_namespaces, sockets_here};
 use super::problems::Problems;
 use super::{classes, queues, traces};
 
@@ -62,7 +62,7 @@ pub(super) fn check(
             let path = ["links", name, "queue"];
             buffer(&path, (queue, link.backend), rate, rtt, problems);
             if plan.links.get(name).is_some_and(|link| has_own_queue(plan, link)) {
-                warn_of_raised(&path, queue, (rate, rtt), problems);
+                warn_of_clamped_limits(&path, queue, (rate, rtt), problems);
             }
         }
         if let Some(tbf) = &link.tbf {
@@ -77,7 +77,7 @@ pub(super) fn check(
                 buffer(&path, (queue, link.backend), class.rate, rtt, problems);
                 let written = plan.links.get(name).and_then(|link| link.classes.get(class_name));
                 if written.is_some_and(|class| class.queue.is_some()) {
-                    warn_of_raised(&path, queue, (class.rate, rtt), problems);
+                    warn_of_clamped_limits(&path, queue, (class.rate, rtt), problems);
                 }
             }
         }
@@ -121,7 +121,7 @@ fn buffer(
 ) {
     let product = bdp(rate, rtt).get();
     if let Some((limit, _)) = queue.fifo_limit() {
-        if let Some(why) = refuse_bfifo(queue, (rate, rtt)) {
+        if let Some(why) = queues::refuse_bfifo(queue, (rate, rtt)) {
             problems.error(&[path, &["limit"]].concat(), why);
             return;
         }
@@ -140,7 +140,7 @@ fn buffer(
             );
         }
     }
-    for (key, why) in relative_limits(queue, (rate, rtt)) {
+    for (key, why) in queues::relative_limits(queue, (rate, rtt)) {
         problems.error(&[path, &[key]].concat(), why);
     }
     if queue.limits().iter().any(|(_, limit, _)| limit.is_relative()) {
@@ -161,34 +161,29 @@ fn buffer(
     }
 }
 
-/// Why the kernel's `bfifo` cannot hold as many bytes; `None` if it can, and for other kinds.
-pub(super) fn refuse_bfifo(queue: &Queue, (rate, rtt): (Rate, Micros)) -> Option<String> {
-    let (limit, _) = queue.fifo_limit().filter(|_| matches!(queue, Queue::Bfifo(_)))?;
-    let (bytes, most) = (limit_bytes(limit, rate, rtt).get(), u32::MAX);
-    (bytes > u64::from(most))
-        .then(|| format!("`{limit}` is {bytes}B; the kernel's queue holds at most {most}B"))
-}
-
 /// Whether a link or its preset has a queue. Otherwise, the link gets the default queue.
 fn has_own_queue(plan: &Plan, link: &Link) -> bool {
     link.queue.is_some() || preset(&plan.path, link).is_some_and(|preset| preset.queue.is_some())
 }
 
-/// Warns about limits of a queue that are raised.
-fn warn_of_raised(
+/// Warns about limits of a queue that are raised to the minimum.
+fn warn_of_clamped_limits(
     path: &[&str],
     queue: &Queue,
     (rate, rtt): (Rate, Micros),
     problems: &mut Problems,
 ) {
-    for (key, why) in raised(queue, (rate, rtt)) {
+    for (key, why) in clamped_limits(queue, (rate, rtt)) {
         problems.warning_from(&[path, &[key]].concat(), &[], why);
     }
 }
 
 /// The limits in bandwidth-delay products below the minimum, which replaces them: levels of a factor may become equal. Keys and
 /// warnings; a warning is the same at all points, so it is reported once.
-pub(super) fn raised(queue: &Queue, (rate, rtt): (Rate, Micros)) -> Vec<(&'static str, String)> {
+pub(super) fn clamped_limits(
+    queue: &Queue,
+    (rate, rtt): (Rate, Micros),
+) -> Vec<(&'static str, String)> {
     let least = MIN_FRAMES * FRAME_BYTES;
     let mut found = Vec::new();
     for (key, limit, unit) in queue.limits() {
@@ -227,39 +222,6 @@ fn full_bucket((name, tbf): (&str, &Tbf), rate: Rate, normalized: &Plan, problem
     }
 }
 
-/// The problems of limits that depend on the rate and the round-trip time, after their conversion to bytes and packets: keys and
-/// reasons.
-pub(super) fn relative_limits(
-    queue: &Queue,
-    (rate, rtt): (Rate, Micros),
-) -> Vec<(&'static str, String)> {
-    let mut found = Vec::new();
-    let limits = queue.limits();
-    for (key, limit, unit) in &limits {
-        let bytes = limit_bytes(*limit, rate, rtt).get();
-        let packets = bytes.div_ceil(FRAME_BYTES);
-        let most = u64::from(u32::MAX);
-        let why = match unit {
-            LimitUnit::Memory if limit.is_relative() && bytes > most => {
-                format!("`{limit}` is {bytes}B; the kernel's queue holds at most {most}B")
-            }
-            LimitUnit::Packets if packets > most => {
-                format!("`{limit}` is {packets} packets; a queue holds at most {most}")
-            }
-            _ => continue,
-        };
-        found.push((*key, why));
-    }
-    if limits.iter().any(|(_, limit, _)| limit.is_relative()) {
-        let resolved = resolve_queue(Some(queue), Some(rate), rtt);
-        resolved.parameters().check_limits(&mut |key, why| {
-            let why = format!("{why} (limits at {rate} and a base round-trip time of {rtt})");
-            found.push((key, why));
-        });
-    }
-    found
-}
-
 /// How long a queue takes to drain: rounded up to microseconds, above 10 ms to milliseconds.
 fn drain_time(rate: Rate, bytes: Bytes) -> Micros {
     let us = rate.ns_for(bytes).div_ceil(1000);
@@ -272,7 +234,7 @@ fn unlimited(plan: &Plan, normalized: &Plan, problems: &mut Problems) {
         problems.found.iter().any(|p| p.severity == Severity::Error && p.path.starts_with("links"));
     if !doubtful
         && greedy
-        && all_ours(plan)
+        && has_only_namespaces(plan)
         && normalized.links.values().all(|l| l.rate.is_none() && l.trace.is_none())
     {
         problems.warning_from(
@@ -301,10 +263,15 @@ fn bypasses(normalized: &Plan, topology: &Topology, problems: &mut Problems) {
     let first = groups.iter().find_map(|(name, _, found)| Some((*name, (*found)?)));
     let Some((other, link)) = first else { return };
     for (name, flow, found) in groups {
-        if flow.rate.is_none() && found.is_none() {
+        if found.is_none() {
+            let limit = match flow.rate {
+                Some(_) => String::new(),
+                None => format!(", and this machine's CPU limits `{name}`"),
+            };
             problems.warning_from(
                 &["flows", name],
                 &[
+                    &["flows", name, "rate"],
                     &["links"],
                     &["wires"],
                     &["path"],
@@ -315,7 +282,7 @@ fn bypasses(normalized: &Plan, topology: &Topology, problems: &mut Problems) {
                 ],
                 format!(
                     "its data passes no link with a rate, but that of `{other}` passes `{link}`: they share no \
-                     bottleneck, and this machine's CPU limits `{name}`"
+                     bottleneck{limit}"
                 ),
             );
         }
@@ -416,19 +383,6 @@ fn short_phases(normalized: &Plan, rtt: Micros, problems: &mut Problems) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
-    #[test]
-    fn a_limit_in_packets_is_not_clamped() {
-        let rate = Rate::from_bits_per_sec(1_000_000_000_000);
-        let found = |limit| relative_limits(&Queue::pfifo(limit), (rate, Micros::from_secs(1)));
-        let minute = found(Limit::Time(Micros::from_secs(60)));
-        let why = "`60s` is 4953764862 packets; a queue holds at most 4294967295";
-        assert_eq!(minute, [("limit", why.to_owned())]);
-        assert!(found(Limit::Time(Micros::from_secs(50))).is_empty());
-        assert!(found(Limit::Packets(crate::units::Packets::new(u32::MAX))).is_empty());
-    }
-
     /// The warnings of links' nodes of a plan with agents, whose bottleneck is at this place.
     fn at_senders(place: &str) -> Vec<String> {
         let text = format!(
@@ -467,6 +421,28 @@ mod tests {
         };
         assert!(warned(text));
         assert!(!warned(&text.replace("[flows.f]", "[flows.f]\nrate = \"1mbit\"")));
+    }
+
+    #[test]
+    fn warns_of_any_group_that_passes_no_bottleneck() {
+        let warned = |toward: &str, rate: &str| {
+            let text = format!(
+                "name = \"t\"\n[nodes]\na = {{}}\nr = {{}}\nb = {{}}\nc = {{}}\n\
+                 [wires]\nup = [\"a\", \"r\"]\none = [\"r\", \"b\"]\nother = [\"r\", \"c\"]\n\
+                 [links.l]\nnode = \"r\"\ntoward = \"b\"\nrate = \"20mbit\"\ndelay = \"10ms\"\n\
+                 [flows.f]\nfrom = \"a\"\nto = \"b\"\n[flows.other]\nfrom = \"a\"\nto = \"{toward}\"\n{rate}\n\
+                 [[phases]]\nname = \"p\"\nlength = \"9s\"\nflows = [\"f\", \"other\"]\n"
+            );
+            let (_, warnings) = crate::plan::check::read(&text, &[]).unwrap();
+            let found = warnings.into_iter().find(|warning| warning.path == "flows.other");
+            found.map(|warning| warning.reason)
+        };
+        let why = "its data passes no link with a rate, but that of `f` passes `l`: they share no bottleneck";
+        assert_eq!(warned("c", "rate = \"10mbit\"").as_deref(), Some(why));
+        let cpu = format!("{why}, and this machine's CPU limits `other`");
+        assert_eq!(warned("c", ""), Some(cpu));
+        assert_eq!(warned("b", "rate = \"10mbit\""), None);
+        assert_eq!(warned("b", ""), None);
     }
 
     #[test]

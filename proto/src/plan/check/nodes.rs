@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use crate::plan::{Node, Plan, SysctlValue};
 use crate::topology::MAX_SEGMENTS;
 
-use super::limits::{AGENTS, MAX_NODES, all_ours, known_node};
+use super::limits::{AGENTS, MAX_NODES, has_only_namespaces, known_node};
 use super::matrix;
 use super::problems::Problems;
 
@@ -41,7 +41,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
             address_of(name, node, address, &mut addresses, problems);
         }
     }
-    if all_ours(plan) && !problems.is_unread(&[AGENTS]) {
+    if has_only_namespaces(plan) && !problems.is_unread(&[AGENTS]) {
         wires(plan, problems);
     }
 }

@@ -65,7 +65,7 @@ impl Problems {
     }
 
     /// Whether a group runs at another point but not at the checked one, whose plan this is. It does not exist there.
-    pub(super) fn runs_only_elsewhere(&self, plan: &Plan, group: &str, flow: &Flow) -> bool {
+    pub(super) fn runs_only_at_other_points(&self, plan: &Plan, group: &str, flow: &Flow) -> bool {
         !is_scheduled(plan, group, flow) && self.runs_at_a_point(group)
     }
 

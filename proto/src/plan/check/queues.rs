@@ -1,12 +1,12 @@
 //! Checks queues for parameters that the kernel would refuse, or accept with another meaning.
 
 use crate::plan::{Backend, Change, LimitUnit, Link, Queue, Setting};
-use crate::resolve::drain_rate;
+use crate::resolve::{drain_rate, limit_bytes, resolve_queue};
 use crate::units::{FRAME_BYTES, Limit, Micros, Rate};
 
+use super::Target;
 use super::limits::MAX_RATE;
 use super::problems::Problems;
-use super::{Target, lints};
 
 /// Longest time that a parameter of a queue may be.
 const MAX_TIME: Micros = Micros::from_secs(60);
@@ -36,9 +36,6 @@ pub(super) fn check(
     }
 }
 
-/// Keys that determine the number of queues, which no qdisc changes while it holds packets.
-const FIXED: [&str; 4] = ["kind", "flows", "buckets", "orphan_mask"];
-
 /// The problems of a queue's parameters whose times and limits are valid by themselves: keys and reasons. `rtt` is the base
 /// round-trip time; if it is not known (`None`), limits that depend on it are not compared.
 pub(super) fn contradictions(
@@ -48,13 +45,52 @@ pub(super) fn contradictions(
     let mut found = Vec::new();
     let parameters = queue.parameters();
     parameters.check(&mut |key, why| found.push((key, why)));
-    found.extend(
-        rtt.and_then(|rtt| lints::refuse_bfifo(queue, (rate, rtt))).map(|why| ("limit", why)),
-    );
+    found.extend(rtt.and_then(|rtt| refuse_bfifo(queue, (rate, rtt))).map(|why| ("limit", why)));
     if queue.limits().iter().all(|(_, limit, _)| !limit.is_relative()) {
         parameters.check_limits(&mut |key, why| found.push((key, why)));
     } else if let Some(rtt) = rtt {
-        found.extend(lints::relative_limits(queue, (rate, rtt)));
+        found.extend(relative_limits(queue, (rate, rtt)));
+    }
+    found
+}
+
+/// Why the kernel's `bfifo` cannot hold as many bytes; `None` if it can, and for other kinds.
+pub(super) fn refuse_bfifo(queue: &Queue, (rate, rtt): (Rate, Micros)) -> Option<String> {
+    let (limit, _) = queue.fifo_limit().filter(|_| matches!(queue, Queue::Bfifo(_)))?;
+    let (bytes, most) = (limit_bytes(limit, rate, rtt).get(), u32::MAX);
+    (bytes > u64::from(most))
+        .then(|| format!("`{limit}` is {bytes}B; the kernel's queue holds at most {most}B"))
+}
+
+/// The problems of limits that depend on the rate and the round-trip time, after their conversion to bytes and packets: keys and
+/// reasons.
+pub(super) fn relative_limits(
+    queue: &Queue,
+    (rate, rtt): (Rate, Micros),
+) -> Vec<(&'static str, String)> {
+    let mut found = Vec::new();
+    let limits = queue.limits();
+    for (key, limit, unit) in &limits {
+        let bytes = limit_bytes(*limit, rate, rtt).get();
+        let packets = bytes.div_ceil(FRAME_BYTES);
+        let most = u64::from(u32::MAX);
+        let why = match unit {
+            LimitUnit::Memory if limit.is_relative() && bytes > most => {
+                format!("`{limit}` is {bytes}B; the kernel's queue holds at most {most}B")
+            }
+            LimitUnit::Packets if packets > most => {
+                format!("`{limit}` is {packets} packets; a queue holds at most {most}")
+            }
+            _ => continue,
+        };
+        found.push((*key, why));
+    }
+    if limits.iter().any(|(_, limit, _)| limit.is_relative()) {
+        let resolved = resolve_queue(Some(queue), Some(rate), rtt);
+        resolved.parameters().check_limits(&mut |key, why| {
+            let why = format!("{why} (limits at {rate} and a base round-trip time of {rtt})");
+            found.push((key, why));
+        });
     }
     found
 }
@@ -71,12 +107,12 @@ pub(super) fn check_change(
     let (Some(queue), Some(rate)) = (&link.queue, drain_rate(link)) else {
         return error("the link has no queue: give it a rate".to_owned());
     };
-    if FIXED.contains(&key) {
+    if key == "kind" || queue.parameters().fixed_keys().contains(&key) {
         return error("cannot change during a trial; write it in the link's `queue`".to_owned());
     }
     let changed = match queue.with(key, value) {
         Ok(changed) => changed,
-        Err(misfit) => return error(misfit.message().to_owned()),
+        Err(invalid) => return error(invalid.message().to_owned()),
     };
     let ends = change.when.as_ref().is_some_and(|when| when.duration.is_some());
     if ends && !queue.has(key) {
@@ -186,11 +222,24 @@ fn refuse_limit(limit: Limit, unit: LimitUnit, rate: Option<Rate>) -> Option<Str
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::plan::check::changes::tests::{errors_of, plan};
+    use crate::units::Packets;
 
     /// The errors of a plan whose link has these further keys.
     fn errors(keys: &str) -> Vec<String> {
         errors_of(&plan(keys, &[]))
+    }
+
+    #[test]
+    fn a_limit_in_packets_is_not_clamped() {
+        let rate = Rate::from_bits_per_sec(1_000_000_000_000);
+        let found = |limit| relative_limits(&Queue::pfifo(limit), (rate, Micros::from_secs(1)));
+        let minute = found(Limit::Time(Micros::from_secs(60)));
+        let why = "`60s` is 4953764862 packets; a queue holds at most 4294967295";
+        assert_eq!(minute, [("limit", why.to_owned())]);
+        assert!(found(Limit::Time(Micros::from_secs(50))).is_empty());
+        assert!(found(Limit::Packets(Packets::new(u32::MAX))).is_empty());
     }
 
     #[test]

@@ -137,8 +137,8 @@ fn links(plan: &Plan, normalized: &Plan, problems: &mut Problems) {
 fn unmodelled(queue: Option<&Queue>) -> Option<(Option<&'static str>, String)> {
     let queue = queue?;
     let (key, remedy) = queue.parameters().kernel_only()?;
-    let (key, what) = match queue {
-        Queue::Cake(_) => (None, "CAKE".to_owned()),
+    let (key, what) = match key {
+        "kind" => (None, "this kind of queue".to_owned()),
         _ => (Some(key), format!("`{key}`")),
     };
     Some((key, format!("the simulator does not model {what}: {remedy}, or run without --sim")))

@@ -8,6 +8,53 @@ use crate::plan::parse::suggest::{hint, list_of};
 
 use super::{Fault, Numbered};
 
+/// Declares a table whose keys select a number: keys such as `metric`, those of the phase and the subject, and further ones. serde cannot
+/// flatten a struct into a table that rejects unknown keys.
+macro_rules! selecting_table {
+    (
+        $(#[$attribute:meta])*
+        pub struct $name:ident { $($before:tt)* }
+        phase_and_subject { $($after:tt)* }
+    ) => {
+        $(#[$attribute])*
+        pub struct $name {
+            $($before)*
+            /// The phase; not for metrics of a whole trial; absent: the only measured one.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[schemars(with = "Option<Name>")]
+            pub phase: Option<String>,
+            /// The flow group. Without `group`, `flow`, `probe` and `link`, all flows together.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[schemars(with = "Option<Name>")]
+            pub group: Option<String>,
+            /// The flow, a group and a number: `"bulk/0"`.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub flow: Option<String>,
+            /// The probe.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[schemars(with = "Option<Name>")]
+            pub probe: Option<String>,
+            /// The link.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[schemars(with = "Option<Name>")]
+            pub link: Option<String>,
+            $($after)*
+        }
+
+        impl $name {
+            fn subjects(&self) -> [(&'static str, $crate::metric::Scope, Option<&str>); 4] {
+                [
+                    ("group", $crate::metric::Scope::Group, self.group.as_deref()),
+                    ("flow", $crate::metric::Scope::Flow, self.flow.as_deref()),
+                    ("probe", $crate::metric::Scope::Probe, self.probe.as_deref()),
+                    ("link", $crate::metric::Scope::Link, self.link.as_deref()),
+                ]
+            }
+        }
+    };
+}
+pub(in crate::plan) use selecting_table;
+
 /// The keys that select a number, in the claim or in its reference.
 pub(in crate::plan) struct MetricSelector<'a> {
     /// Prefix of the keys: none, `over` or `minus`.

@@ -5,15 +5,17 @@ use std::fmt::Display;
 
 use serde::de::value::StrDeserializer;
 use serde::de::{
-    DeserializeSeed, Deserializer, Error as _, Expected, IntoDeserializer, MapAccess, SeqAccess,
-    Unexpected, Visitor,
+    Deserialize, DeserializeSeed, Deserializer, Error as _, Expected, IntoDeserializer, MapAccess,
+    SeqAccess, Unexpected, Visitor,
 };
 use serde::forward_to_deserialize_any;
-use toml::Value;
+use toml::{Table, Value};
 
-/// The problem at a place.
+use crate::plan::Queue;
+
+/// What is wrong with a key.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Fault {
+pub(super) enum KeyErrorKind {
     /// A key that the table does not have, and those it has.
     Unknown(String, &'static [&'static str]),
     /// A key that the table must have.
@@ -24,17 +26,17 @@ pub(super) enum Fault {
     Other(String),
 }
 
-/// A fault and its place: the segments of its dotted key. For a missing or unknown key, it is the place of the table, otherwise
+/// An error and its place: the segments of its dotted key. For a missing or unknown key, it is the place of the table, otherwise
 /// that of the value.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Misfit {
+pub(super) struct KeyError {
     pub(super) path: Option<Vec<String>>,
-    pub(super) fault: Fault,
+    pub(super) kind: KeyErrorKind,
 }
 
-impl Misfit {
-    fn new(fault: Fault) -> Self {
-        Self { path: None, fault }
+impl KeyError {
+    fn new(kind: KeyErrorKind) -> Self {
+        Self { path: None, kind }
     }
 
     fn at(mut self, path: &[String]) -> Self {
@@ -43,17 +45,17 @@ impl Misfit {
     }
 }
 
-impl Display for Misfit {
+impl Display for KeyError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?}", self.fault)
+        write!(f, "{:?}", self.kind)
     }
 }
 
-impl std::error::Error for Misfit {}
+impl std::error::Error for KeyError {}
 
-impl serde::de::Error for Misfit {
+impl serde::de::Error for KeyError {
     fn custom<T: Display>(message: T) -> Self {
-        Self::new(Fault::Other(message.to_string()))
+        Self::new(KeyErrorKind::Other(message.to_string()))
     }
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
         Self::custom(format!("must be {}, not {}", needed(expected), found_words(found)))
@@ -62,13 +64,13 @@ impl serde::de::Error for Misfit {
         Self::invalid_type(found, expected)
     }
     fn unknown_variant(word: &str, known: &'static [&'static str]) -> Self {
-        Self::new(Fault::Word(word.to_owned(), known))
+        Self::new(KeyErrorKind::Word(word.to_owned(), known))
     }
     fn unknown_field(field: &str, known: &'static [&'static str]) -> Self {
-        Self::new(Fault::Unknown(field.to_owned(), known))
+        Self::new(KeyErrorKind::Unknown(field.to_owned(), known))
     }
     fn missing_field(field: &'static str) -> Self {
-        Self::new(Fault::Missing(field))
+        Self::new(KeyErrorKind::Missing(field))
     }
 }
 
@@ -128,6 +130,17 @@ fn found_words(found: Unexpected<'_>) -> String {
     }
 }
 
+impl Queue {
+    /// Every `kind`, in the order of the variants: serde lists them in its error about an unknown one.
+    pub fn kinds() -> &'static [&'static str] {
+        let value = Value::Table(Table::from_iter([("kind".to_owned(), "?".into())]));
+        match Self::deserialize(At { value: &value, path: Vec::new() }) {
+            Err(KeyError { kind: KeyErrorKind::Word(_, known), .. }) => known,
+            _ => &[],
+        }
+    }
+}
+
 /// A value and its place.
 pub(super) struct At<'v> {
     pub(super) value: &'v Value,
@@ -155,15 +168,15 @@ impl At<'_> {
 }
 
 impl<'v> Deserializer<'v> for At<'v> {
-    type Error = Misfit;
+    type Error = KeyError;
 
-    fn deserialize_any<V: Visitor<'v>>(self, visitor: V) -> Result<V::Value, Misfit> {
+    fn deserialize_any<V: Visitor<'v>>(self, visitor: V) -> Result<V::Value, KeyError> {
         match self.value {
             Value::String(s) => visitor.visit_borrowed_str(s),
             Value::Integer(n) => visitor.visit_i64(*n),
             Value::Float(n) => visitor.visit_f64(*n),
             Value::Boolean(b) => visitor.visit_bool(*b),
-            Value::Datetime(_) => Err(Misfit::invalid_type(self.unexpected(), &visitor)),
+            Value::Datetime(_) => Err(KeyError::invalid_type(self.unexpected(), &visitor)),
             Value::Array(items) => {
                 visitor.visit_seq(Items { items: items.iter(), index: 0, path: self.path })
             }
@@ -175,7 +188,7 @@ impl<'v> Deserializer<'v> for At<'v> {
         }
     }
 
-    fn deserialize_option<V: Visitor<'v>>(self, visitor: V) -> Result<V::Value, Misfit> {
+    fn deserialize_option<V: Visitor<'v>>(self, visitor: V) -> Result<V::Value, KeyError> {
         visitor.visit_some(self)
     }
 
@@ -183,7 +196,7 @@ impl<'v> Deserializer<'v> for At<'v> {
         self,
         _name: &'static str,
         visitor: V,
-    ) -> Result<V::Value, Misfit> {
+    ) -> Result<V::Value, KeyError> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -192,10 +205,10 @@ impl<'v> Deserializer<'v> for At<'v> {
         _name: &'static str,
         _fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Misfit> {
+    ) -> Result<V::Value, KeyError> {
         match self.value {
             // Serde would otherwise accept a list as the fields in their order.
-            Value::Array(_) => Err(Misfit::invalid_type(self.unexpected(), &visitor)),
+            Value::Array(_) => Err(KeyError::invalid_type(self.unexpected(), &visitor)),
             _ => self.deserialize_any(visitor),
         }
     }
@@ -205,13 +218,13 @@ impl<'v> Deserializer<'v> for At<'v> {
         _name: &'static str,
         known: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Misfit> {
+    ) -> Result<V::Value, KeyError> {
         let Value::String(word) = self.value else {
             let words: Vec<String> = known.iter().map(|w| format!("\"{w}\"")).collect();
             let expected = format!("one of {}", words.join(", "));
-            return Err(Misfit::invalid_type(self.unexpected(), &expected.as_str()));
+            return Err(KeyError::invalid_type(self.unexpected(), &expected.as_str()));
         };
-        let word: StrDeserializer<'_, Misfit> = word.as_str().into_deserializer();
+        let word: StrDeserializer<'_, KeyError> = word.as_str().into_deserializer();
         visitor.visit_enum(word)
     }
 
@@ -229,12 +242,12 @@ struct Items<'v> {
 }
 
 impl<'v> SeqAccess<'v> for Items<'v> {
-    type Error = Misfit;
+    type Error = KeyError;
 
     fn next_element_seed<T: DeserializeSeed<'v>>(
         &mut self,
         seed: T,
-    ) -> Result<Option<T::Value>, Misfit> {
+    ) -> Result<Option<T::Value>, KeyError> {
         let Some(value) = self.items.next() else { return Ok(None) };
         let item = At::child(&self.path, self.index.to_string(), value);
         self.index += 1;
@@ -250,21 +263,21 @@ struct Entries<'v> {
 }
 
 impl<'v> MapAccess<'v> for Entries<'v> {
-    type Error = Misfit;
+    type Error = KeyError;
 
     fn next_key_seed<K: DeserializeSeed<'v>>(
         &mut self,
         seed: K,
-    ) -> Result<Option<K::Value>, Misfit> {
+    ) -> Result<Option<K::Value>, KeyError> {
         let Some((key, value)) = self.entries.next() else { return Ok(None) };
         self.value = Some(At::child(&self.path, key.clone(), value));
-        let key: StrDeserializer<'_, Misfit> = key.as_str().into_deserializer();
+        let key: StrDeserializer<'_, KeyError> = key.as_str().into_deserializer();
         seed.deserialize(key).map(Some).map_err(|e| e.at(&self.path))
     }
 
-    fn next_value_seed<T: DeserializeSeed<'v>>(&mut self, seed: T) -> Result<T::Value, Misfit> {
+    fn next_value_seed<T: DeserializeSeed<'v>>(&mut self, seed: T) -> Result<T::Value, KeyError> {
         let Some(value) = self.value.take() else {
-            return Err(Misfit::custom("a value was requested before its key"));
+            return Err(KeyError::custom("a value was requested before its key"));
         };
         let path = value.path.clone();
         seed.deserialize(value).map_err(|e| e.at(&path))

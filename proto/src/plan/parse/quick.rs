@@ -4,7 +4,7 @@ use toml::{Table, Value};
 
 use super::renamed::rename_tables;
 use super::set::{apply, join_key, overlap, split_assignment, split_key};
-use super::{Moved, error, nesting, salvage};
+use super::{Moved, error, nesting, read_lenient};
 use crate::plan::problem::PlanProblem;
 
 /// The assignments of `[quick]` in the form of `--set`, each with its key there. No key of a plan is a date, so dates are reported
@@ -78,7 +78,7 @@ pub(super) fn check(table: &Table, sets: &[String]) -> Vec<PlanProblem> {
         return wrong;
     }
     rename_tables(&mut quick);
-    wrong.extend(salvage(quick).problems.into_iter().filter_map(|problem| {
+    wrong.extend(read_lenient(quick).problems.into_iter().filter_map(|problem| {
         let place = written(&applied, &problem.place)?;
         Some(PlanProblem { path: join_key(&place), place, ..problem })
     }));

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{NONZERO, Parameters, TimeKey, ZERO_IS_VALID};
+use super::{FlowIsolation, NONZERO, Parameters, TimeKey, ZERO_IS_VALID};
 use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Packets, Ppm, Rate};
 
 /// Proportional integral controller enhanced (RFC 8033).
@@ -53,10 +53,13 @@ impl Parameters for Pie {
 #[serde(deny_unknown_fields)]
 pub struct Red {
     /// Capacity.
+    #[schemars(extend("examples" = ["60000B", "120000B"]))]
     pub limit: Limit,
     /// Average queue above which packets are dropped or marked.
+    #[schemars(extend("examples" = ["5000B", "20000B"]))]
     pub min: Limit,
     /// Average queue at which the drop probability reaches `probability`.
+    #[schemars(extend("examples" = ["20000B", "60000B"]))]
     pub max: Limit,
     /// Probability at `max`; absent: `"2%"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -125,14 +128,20 @@ impl Parameters for Red {
             error("max", why);
         }
         // `tc` chooses the weight of the average (Wlog) such that a burst of this size stays below `min`.
-        let min_burst = min.get().div_ceil(packet);
-        if self.burst_of(min.get(), max.get()) < min_burst {
-            let key = if self.burst.is_some() { "burst" } else { "avpkt" };
-            error(
-                key,
-                format!("leaves no weight for the average: `burst` must be {min_burst} or more"),
-            );
+        let [qth_min, qth_max] = [min, max].map(|it| u32::try_from(it.get()).unwrap_or(u32::MAX));
+        if self.wlog(qth_min, qth_max).is_some() {
+            return;
         }
+        let min_burst = min.get().div_ceil(packet);
+        let of_burst = if self.burst.is_some() { "burst" } else { "avpkt" };
+        let (key, fix) = if self.burst_of(min.get(), max.get()) < min_burst {
+            (of_burst, format!("`burst` must be {min_burst} or more"))
+        } else if packet >= min.get() {
+            ("avpkt", "it must be less than `min`".to_owned())
+        } else {
+            (of_burst, "lower `burst`, or raise `avpkt`".to_owned())
+        };
+        error(key, format!("leaves no weight for the average: {fix}"));
     }
 }
 
@@ -233,6 +242,17 @@ impl Parameters for Fq {
     }
     fn mark_threshold(&self) -> Option<(&'static str, Micros)> {
         Some(("ce_threshold", self.ce_threshold?))
+    }
+    fn fixed_keys(&self) -> &'static [&'static str] {
+        &["buckets", "orphan_mask"]
+    }
+    fn flow_isolation(&self) -> FlowIsolation {
+        let is_single = self.buckets == Some(1) || self.orphan_mask == Some(0);
+        if is_single { FlowIsolation::None } else { FlowIsolation::Hash }
+    }
+    /// `sch_fq` paces the packets of a flow at its rate.
+    fn paces(&self) -> bool {
+        true
     }
 }
 
@@ -357,6 +377,12 @@ impl Parameters for FqCodel {
     fn mark_threshold(&self) -> Option<(&'static str, Micros)> {
         Some(("ce_threshold", self.ce_threshold?))
     }
+    fn fixed_keys(&self) -> &'static [&'static str] {
+        &["flows"]
+    }
+    fn flow_isolation(&self) -> FlowIsolation {
+        if self.flows == Some(1) { FlowIsolation::None } else { FlowIsolation::Hash }
+    }
 }
 
 /// Common applications kept enhanced; the link's shaper limits the rate.
@@ -377,6 +403,9 @@ impl Parameters for Cake {
     }
     fn times(&self) -> Vec<TimeKey> {
         vec![("rtt", self.rtt, NONZERO)]
+    }
+    fn flow_isolation(&self) -> FlowIsolation {
+        FlowIsolation::Hash
     }
 }
 
@@ -399,9 +428,11 @@ pub struct Dualpi2 {
     pub tupdate: Option<Micros>,
     /// Integral gain in Hz, as text (`"0.15625"`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("examples" = ["0.15625", "2"]))]
     pub alpha: Option<String>,
     /// Proportional gain in Hz, as text (`"3.195312"`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("examples" = ["3.195312", "20"]))]
     pub beta: Option<String>,
     /// Step marking threshold of the low-latency queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -466,6 +497,9 @@ impl Parameters for Dualpi2 {
     fn mark_threshold(&self) -> Option<(&'static str, Micros)> {
         Some(("step_thresh", self.step_thresh?))
     }
+    fn flow_isolation(&self) -> FlowIsolation {
+        FlowIsolation::L4s
+    }
 }
 
 /// Whether `text` is a decimal number from 0 to 256.
@@ -474,4 +508,58 @@ fn is_gain(text: &str) -> bool {
         && text.starts_with(|c: char| c.is_ascii_digit())
         && text.chars().all(|c| c.is_ascii_digit() || c == '.')
         && text.parse::<f64>().is_ok_and(|gain| gain <= 256.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn red_has_a_weight_for_its_average() {
+        let bytes = |bytes| Limit::Bytes(Bytes::new(bytes));
+        let problems = |(min, max): (u32, u32), avpkt: Option<u64>, burst: Option<u32>| {
+            let queue = Red {
+                limit: bytes(120_000),
+                min: bytes(min.into()),
+                max: bytes(max.into()),
+                probability: None,
+                avpkt: avpkt.map(Bytes::new),
+                burst,
+                ecn: None,
+                harddrop: None,
+                adaptive: None,
+                nodrop: None,
+            };
+            let mut found = Vec::new();
+            queue.check_limits(&mut |key, why| found.push(format!("{key}: {why}")));
+            assert_eq!(found.is_empty(), queue.wlog(min, max).is_some(), "{queue:?}");
+            found
+        };
+        let none = "leaves no weight for the average";
+        let cases = [
+            ((20_000, 60_000), None, None, String::new()),
+            (
+                (20_000, 60_000),
+                None,
+                Some(19),
+                format!("burst: {none}: `burst` must be 20 or more"),
+            ),
+            ((20_000, 21_000), Some(1001), None, String::new()),
+            (
+                (3_000, 20_000),
+                Some(5_000),
+                None,
+                format!("avpkt: {none}: it must be less than `min`"),
+            ),
+            (
+                (20_000, 60_000),
+                None,
+                Some(1_000_000),
+                format!("burst: {none}: lower `burst`, or raise `avpkt`"),
+            ),
+        ];
+        for (thresholds, avpkt, burst, wanted) in cases {
+            assert_eq!(problems(thresholds, avpkt, burst).concat(), wanted);
+        }
+    }
 }

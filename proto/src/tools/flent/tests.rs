@@ -19,13 +19,13 @@ fn found(raw_values: &str) -> Found {
     text::read(document(raw_values).as_bytes(), BaseDate::default())
 }
 
-fn rows<T>(found: &Found, pick: fn(&Of) -> Option<T>) -> Vec<T> {
+fn rows<T>(found: &Found, pick: fn(&Payload) -> Option<T>) -> Vec<T> {
     found.named.rows.iter().filter_map(pick).collect()
 }
 
-fn interval(row: &Of) -> Option<(String, f64, f64, u64)> {
+fn interval(row: &Payload) -> Option<(String, f64, f64, u64)> {
     match row {
-        Of::Interval(row) => Some((row.flow_id.clone(), row.start_s, row.seconds, row.bytes)),
+        Payload::Interval(row) => Some((row.flow_id.clone(), row.start_s, row.seconds, row.bytes)),
         _ => None,
     }
 }
@@ -49,7 +49,9 @@ fn raw_values_are_intervals_samples_and_probes() {
     let name = || "TCP-upload-BE/0".to_owned();
     assert_eq!(own, [(name(), 0.0, 0.5, 500_000), (name(), 0.5, 1.0, 2_000_000)]);
     let samples = rows(&found, |row| match row {
-        Of::FlowSample(row) => Some((row.snd_cwnd_pkts, row.rtt_us, row.delivery_rate_bytes_per_s)),
+        Payload::FlowSample(row) => {
+            Some((row.snd_cwnd_pkts, row.rtt_us, row.delivery_rate_bytes_per_s))
+        }
         _ => None,
     });
     assert_eq!(
@@ -57,7 +59,7 @@ fn raw_values_are_intervals_samples_and_probes() {
         [(Some(20), Some(12_500), None), (None, None, Some(1_000_000)), (Some(21), None, None)]
     );
     let probes = rows(&found, |row| match row {
-        Of::Probe(row) => Some((row.probe_id.clone(), row.seq, row.rtt_us)),
+        Payload::Probe(row) => Some((row.probe_id.clone(), row.seq, row.rtt_us)),
         _ => None,
     });
     let probe = |seq, rtt_us| ("Ping-ms-ICMP".to_owned(), seq, rtt_us);
@@ -90,8 +92,8 @@ fn flows_of_two_files_are_told_apart() {
         |stem: &str| Source { stem: stem.to_owned(), node: "src".to_owned(), found: found(&raw) };
     let names = |sources: &[Source]| {
         let gathered = gather(sources, &BTreeMap::new());
-        let flow = |(_, row): &(String, Of)| match row {
-            Of::Flow(row) => Some((row.flow_id.clone(), row.bytes, row.tool.clone())),
+        let flow = |(_, row): &(String, Payload)| match row {
+            Payload::Flow(row) => Some((row.flow_id.clone(), row.bytes, row.tool.clone())),
             _ => None,
         };
         gathered.rows.iter().filter_map(flow).collect::<Vec<_>>()
@@ -114,7 +116,7 @@ fn transactions_of_early_versions_are_round_trips() {
     let rtt_us = |text: &str| {
         let found = text::read(text.as_bytes(), BaseDate::default());
         rows(&found, |row| match row {
-            Of::Probe(row) => Some((row.kind(), row.rtt_us)),
+            Payload::Probe(row) => Some((row.kind(), row.rtt_us)),
             _ => None,
         })
     };

@@ -2,40 +2,45 @@
 
 use std::collections::BTreeMap;
 
-use super::{Gathered, Source, seen};
+use super::{MergedFiles, Source, seen};
 use crate::tools::qlog::NO_CONNECTION;
-use crate::wire::{self, Role, Side, run_event::Of};
+use crate::wire::{self, Role, Side, run_event::Payload};
 
 /// Rows of `flows`, by node, flow and side.
 pub(super) type Flows = BTreeMap<(String, String, Side), wire::Flow>;
 
 /// The beginning of a row's time; `None` for rows that such files do not have.
-pub(super) fn begin_ns(row: &Of) -> Option<u64> {
+pub(super) fn begin_ns(row: &Payload) -> Option<u64> {
     match row {
-        Of::FlowSample(row) => Some(row.at_ns),
-        Of::TcpEvents(rows) => rows.events.first().map(|row| row.at_ns),
-        Of::Probe(row) => Some(row.at_ns),
-        Of::Interval(row) => Some(row.at_ns.saturating_sub((row.seconds * 1e9) as u64)),
+        Payload::FlowSample(row) => Some(row.at_ns),
+        Payload::TcpEvents(rows) => rows.events.first().map(|row| row.at_ns),
+        Payload::Probe(row) => Some(row.at_ns),
+        Payload::Interval(row) => Some(row.at_ns.saturating_sub((row.seconds * 1e9) as u64)),
         _ => None,
     }
 }
 
 /// Whether there are several files of a tool.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Many {
+pub(super) struct SeveralFiles {
     pub(super) flents: bool,
     pub(super) qlogs: bool,
 }
 
 /// Adds the rows of a file. Flows have the same names in all flent files, and in qlog traces that name no connection. If there are
 /// several such files, the file's name precedes the flow's name.
-pub(super) fn rows(source: &Source, many: Many, flows: &mut Flows, out: &mut Gathered) {
+pub(super) fn rows(
+    source: &Source,
+    several: SeveralFiles,
+    flows: &mut Flows,
+    out: &mut MergedFiles,
+) {
     let named = &source.found.named;
     out.notes.extend(named.notes.iter().map(|note| format!("{}: {note}", source.stem)));
     let name = |name: &mut String| {
         let by_file = match named.tool {
-            "flent" => many.flents,
-            _ => many.qlogs && name.split('/').next() == Some(NO_CONNECTION),
+            "flent" => several.flents,
+            _ => several.qlogs && name.split('/').next() == Some(NO_CONNECTION),
         };
         if by_file {
             name.insert_str(0, &format!("{}-", source.stem));
@@ -45,7 +50,7 @@ pub(super) fn rows(source: &Source, many: Many, flows: &mut Flows, out: &mut Gat
         let mut row = row.clone();
         let from_ns = begin_ns(&row).unwrap_or(0);
         let at_ns = match &mut row {
-            Of::FlowSample(row) => {
+            Payload::FlowSample(row) => {
                 name(&mut row.flow_id);
                 name(&mut row.group);
                 let flow =
@@ -56,7 +61,7 @@ pub(super) fn rows(source: &Source, many: Many, flows: &mut Flows, out: &mut Gat
                 span(flow, out.begin_ns, from_ns, row.at_ns);
                 row.at_ns
             }
-            Of::Interval(row) => {
+            Payload::Interval(row) => {
                 name(&mut row.flow_id);
                 name(&mut row.group);
                 let flow =
@@ -65,14 +70,14 @@ pub(super) fn rows(source: &Source, many: Many, flows: &mut Flows, out: &mut Gat
                 span(flow, out.begin_ns, from_ns, row.at_ns);
                 row.at_ns
             }
-            Of::TcpEvents(rows) => {
+            Payload::TcpEvents(rows) => {
                 for row in &mut rows.events {
                     name(&mut row.flow_id);
                     name(&mut row.group);
                 }
                 from_ns
             }
-            Of::Probe(row) => {
+            Payload::Probe(row) => {
                 name(&mut row.probe_id);
                 row.at_ns
             }

@@ -55,7 +55,7 @@ const USUAL: std::ops::RangeInclusive<u16> = 5201..=5299;
 const CONTROL_BYTES: u64 = 100_000;
 
 impl Connections {
-    pub(super) fn of(sources: &[&Source], names: &Names) -> Self {
+    pub(super) fn new(sources: &[&Source], names: &Names) -> Self {
         let mut all = Self::default();
         for name in names.keys() {
             all.server_ports

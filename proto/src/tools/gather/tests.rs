@@ -10,27 +10,27 @@ fn source(stem: &str, node: &str, bytes: &[u8]) -> Source {
     Source { stem: stem.into(), node: node.into(), found: text::read(bytes, BaseDate::default()) }
 }
 
-fn samples(gathered: &Gathered) -> Vec<&wire::FlowSample> {
-    let row = |(_, row): &'_ (String, Of)| matches!(row, Of::FlowSample(_));
+fn samples(gathered: &MergedFiles) -> Vec<&wire::FlowSample> {
+    let row = |(_, row): &'_ (String, Payload)| matches!(row, Payload::FlowSample(_));
     let rows = gathered.rows.iter().filter(|r| row(r));
     rows.filter_map(|(_, row)| match row {
-        Of::FlowSample(sample) => Some(sample),
+        Payload::FlowSample(sample) => Some(sample),
         _ => None,
     })
     .collect()
 }
 
-fn intervals(gathered: &Gathered) -> Vec<&wire::Interval> {
+fn intervals(gathered: &MergedFiles) -> Vec<&wire::Interval> {
     let rows = gathered.rows.iter().filter_map(|(_, row)| match row {
-        Of::Interval(interval) => Some(interval),
+        Payload::Interval(interval) => Some(interval),
         _ => None,
     });
     rows.collect()
 }
 
-fn flows(gathered: &Gathered) -> Vec<&wire::Flow> {
+fn flows(gathered: &MergedFiles) -> Vec<&wire::Flow> {
     let rows = gathered.rows.iter().filter_map(|(_, row)| match row {
-        Of::Flow(flow) => Some(flow),
+        Payload::Flow(flow) => Some(flow),
         _ => None,
     });
     rows.collect()
@@ -180,7 +180,7 @@ fn pings_become_probes_with_the_time_they_were_sent() {
         .rows
         .iter()
         .filter_map(|(_, row)| match row {
-            Of::Probe(p) => {
+            Payload::Probe(p) => {
                 Some((p.seq, ((p.at_ns - gathered.begin_ns) / 1_000_000, p.rtt_us, p.lost)))
             }
             _ => None,
@@ -213,7 +213,7 @@ fn reports_samples_without_a_time() {
 #[test]
 fn unread_lines_produce_an_event() {
     let gathered = gather(&[source("x", "src", b"hello\n")], &Names::new());
-    let Some((_, Of::Event(event))) = gathered.rows.first() else { panic!() };
+    let Some((_, Payload::Event(event))) = gathered.rows.first() else { panic!() };
     let data: serde_json::Value = serde_json::from_str(&event.data_json()).unwrap();
     assert_eq!(data["unread_lines"], serde_json::json!([1]));
 }

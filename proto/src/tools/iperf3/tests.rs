@@ -66,11 +66,11 @@ fn what_every_version_writes_is_not_taken_for_zero() {
     };
     // UDP has no window, TCP no jitter.
     let found = report(whole);
-    assert!(found.flaws.is_empty() && found.intervals[0].values.bytes == 8.0, "{found:?}");
+    assert!(found.unread.is_empty() && found.intervals[0].values.bytes == 8.0, "{found:?}");
     for name in ["start", "end", "seconds", "bytes"] {
         let found = report(&whole.replace(&format!("\"{name}\""), "\"other\""));
-        assert!(found.intervals.is_empty() && found.flaws.len() == 1, "{name}: {found:?}");
-        assert!(found.flaws[0].what.contains("missing"), "{name}: {found:?}");
+        assert!(found.intervals.is_empty() && found.unread.len() == 1, "{name}: {found:?}");
+        assert!(found.unread[0].reason.to_string().contains("missing"), "{name}: {found:?}");
     }
     let mut lines = Report::default();
     let line = format!(
@@ -80,7 +80,23 @@ fn what_every_version_writes_is_not_taken_for_zero() {
     assert_eq!(lines.intervals.len(), 1, "what can be read is kept");
     // The end of a UDP test has neither side.
     let text = "{\"start\":{},\"intervals\":[],\"end\":{\"streams\":[{\"udp\":{\"bytes\":1}}]}}";
-    assert!(Report::from_json(text.as_bytes(), numbering(1, 1, false)).flaws.is_empty());
+    assert!(Report::from_json(text.as_bytes(), numbering(1, 1, false)).unread.is_empty());
+}
+
+#[test]
+fn unread_parts_have_a_reason_and_a_place() {
+    let report = |values: &str, members: &str| {
+        let text = format!("{{\"intervals\":[{{\"streams\":[{{{values}}}]}}]{members}}}");
+        let unread = Report::from_json(text.as_bytes(), numbering(1, 1, false)).unread;
+        assert_eq!(unread.len(), 1, "{unread:?}");
+        assert!(text.as_bytes()[unread[0].at..].starts_with(b"{"), "{unread:?}");
+        (unread[0].reason, unread[0].reason.to_string())
+    };
+    let whole = "\"start\":0,\"end\":1,\"seconds\":1,\"bytes\":8";
+    let rtt = report(&format!("{whole},\"rtt\":-5"), "");
+    assert_eq!(rtt, (UnreadReason::Value("rtt"), "`rtt` is out of range".to_owned()));
+    let end = report(whole, ",\"end\":{\"streams\":0}");
+    assert_eq!(end, (UnreadReason::Member("end"), "`end` cannot be read".to_owned()));
 }
 
 #[test]

@@ -9,15 +9,6 @@ fn names_have_no_directories_and_no_spaces() {
 }
 
 #[test]
-fn other_documents_are_left_to_other_readers() {
-    for text in
-        ["", "{", "{\"start\":{}}", "\u{1e}", "[\"qlog_version\"]", "a \"x_values\" \"results\""]
-    {
-        assert_eq!(read(text.as_bytes()), None, "{text}");
-    }
-}
-
-#[test]
 fn values_of_another_type_are_missing_and_long_lists_are_cut() {
     #[derive(serde::Deserialize)]
     struct Row {
@@ -26,31 +17,17 @@ fn values_of_another_type_are_missing_and_long_lists_are_cut() {
         #[serde(default)]
         b: Number,
     }
-    let rows: Capped<Row> = serde_json::from_str("[{\"a\": 1, \"b\": {\"c\": []}}]").unwrap();
+    let rows: BoundedList<Row> = serde_json::from_str("[{\"a\": 1, \"b\": {\"c\": []}}]").unwrap();
     assert_eq!((rows.items[0].a.value(), rows.items[0].b.value()), (Some(1.0), None));
     let many = format!("[{}0]", "0,".repeat(MAX_ROWS + 4));
-    let many: Capped<Number> = serde_json::from_str(&many).unwrap();
+    let many: BoundedList<Number> = serde_json::from_str(&many).unwrap();
     assert_eq!((many.items.len(), many.more), (MAX_ROWS, 5));
-}
-
-#[test]
-fn what_is_cut_off_is_counted() {
-    let whole =
-        "{\"x_values\":[0],\"results\":{\"TCP upload\":[1]},\"raw_values\":{},\"metadata\":{}}";
-    for length in 0..whole.len() {
-        if let Some(found) = read(&whole.as_bytes()[..length]) {
-            assert!(found.unread_count() > 0 && found.named.rows.is_empty(), "{length}");
-        }
-    }
-    let found = read(whole.as_bytes()).unwrap();
-    let reason = &found.unread[0].reason;
-    assert!(reason.contains("TCP upload") && reason.contains("T0"), "{reason}");
 }
 
 #[test]
 fn rows_beyond_the_limit_are_counted() {
     let mut reading = Reading::new("flent");
-    reading.put(Of::Probe(wire::Probe::default()));
+    reading.put(Payload::Probe(wire::Probe::default()));
     reading.leave_out(3);
     let found = reading.finish(7);
     assert_eq!((found.named.rows.len(), found.lines, found.unread_count()), (1, 7, 3));

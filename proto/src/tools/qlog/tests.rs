@@ -11,7 +11,7 @@ fn found(text: &str) -> Found {
 fn samples(found: &Found) -> Vec<&wire::FlowSample> {
     let rows = found.named.rows.iter();
     rows.filter_map(|row| match row {
-        Of::FlowSample(sample) => Some(sample),
+        Payload::FlowSample(sample) => Some(sample),
         _ => None,
     })
     .collect()
@@ -33,6 +33,7 @@ const EXPORTED: &str = "
     {\"time\": 100, \"name\": \"recovery:congestion_state_updated\", \"data\": {\"old\": \"open\", \"new\": \"recovery\"}},
     {\"time\": 100, \"name\": \"recovery:packet_lost\", \"data\": {}},
     {\"time\": 150.5, \"name\": \"recovery:metrics_updated\", \"data\": {\"congestion_window\": 7240}},
+    {\"time\": 150.5, \"name\": \"transport:packet_sent\", \"data\": {\"header\": {\"packet_type\": \"unknown\"}, \"raw\": {\"length\": 14480}}},
     {\"time\": 200, \"name\": \"recovery:loss_timer_updated\", \"data\": {\"timer_type\": \"pto\", \"event_type\": \"expired\"}},
     {\"time\": 200, \"name\": \"recovery:congestion_state_updated\", \"data\": {\"new\": \"STARTUP\"}}";
 
@@ -60,7 +61,7 @@ fn the_export_is_read_back() {
     );
     assert_eq!((second.ca_state, second.total_retrans_pkts), (Some(3), Some(1)));
     let events = found.named.rows.iter().flat_map(|row| match row {
-        Of::TcpEvents(rows) => &rows.events[..],
+        Payload::TcpEvents(rows) => &rows.events[..],
         _ => &[],
     });
     let events = events.map(|row| (row.kind(), row.ca_state, row.ca_state_before, row.count));
@@ -70,6 +71,20 @@ fn the_export_is_read_back() {
         (TcpEventKind::Rto, 3, None, 1),
     ];
     assert_eq!(events.collect::<Vec<_>>(), expected);
+    let intervals = found.named.rows.iter().filter_map(|row| match row {
+        Payload::Interval(row) => Some((row.side(), row.bytes)),
+        _ => None,
+    });
+    assert_eq!(intervals.collect::<Vec<_>>(), [(Side::Sender, 14_480)]);
+}
+
+#[test]
+fn the_versions_of_exports_are_read_alike() {
+    let common = format!("\"time_format\": \"relative\", \"reference_time\": {EPOCH_MS}.0");
+    let before = contained(&common, EXPORTED);
+    let now = before.replace("\"qlog_version\": \"0.4\"", "\"qlog_version\": \"0.3\"");
+    assert_ne!(now, before);
+    assert_eq!(found(&now).named.rows, found(&before).named.rows);
 }
 
 #[test]
@@ -129,7 +144,7 @@ fn a_sequence_of_a_receiver_has_intervals() {
     let found = found(&records.concat());
     assert_eq!(found.unread_count(), 1, "{:?}", found.unread);
     let intervals = found.named.rows.iter().filter_map(|row| match row {
-        Of::Interval(row) => Some((row.flow_id.as_str(), row.side(), row.end_s, row.bytes)),
+        Payload::Interval(row) => Some((row.flow_id.as_str(), row.side(), row.end_s, row.bytes)),
         _ => None,
     });
     let row = |end_s, bytes| ("ab12/0", Side::Receiver, end_s, bytes);
@@ -139,7 +154,7 @@ fn a_sequence_of_a_receiver_has_intervals() {
     let gathered = gather(&[source], &BTreeMap::new());
     assert_eq!(gathered.begin_ns, EPOCH_MS * 1_000_000);
     let flow = gathered.rows.iter().find_map(|(_, row)| match row {
-        Of::Flow(flow) => Some((flow.node_dst.as_str(), flow.bytes, flow.side())),
+        Payload::Flow(flow) => Some((flow.node_dst.as_str(), flow.bytes, flow.side())),
         _ => None,
     });
     assert_eq!(flow, Some(("dst", 3700, Side::Receiver)));
@@ -166,8 +181,8 @@ fn traces_without_a_connection_are_told_apart_by_their_files() {
         };
         let sources: Vec<Source> = stems.iter().map(source).collect();
         let gathered = gather(&sources, &BTreeMap::new());
-        let flow = |(_, row): &(String, Of)| match row {
-            Of::Flow(flow) => Some((flow.flow_id.clone(), flow.group.clone())),
+        let flow = |(_, row): &(String, Payload)| match row {
+            Payload::Flow(flow) => Some((flow.flow_id.clone(), flow.group.clone())),
             _ => None,
         };
         gathered.rows.iter().filter_map(flow).collect::<Vec<_>>()
@@ -189,7 +204,7 @@ fn packets_before_the_first_one_are_counted() {
     let events = [500, 490, 520, 100].map(packet).join(", ");
     let found = found(&contained("\"time_format\": \"absolute\"", &events));
     let bytes = found.named.rows.iter().filter_map(|row| match row {
-        Of::Interval(row) => Some(row.bytes),
+        Payload::Interval(row) => Some(row.bytes),
         _ => None,
     });
     assert_eq!(bytes.collect::<Vec<_>>(), [3000]);

@@ -35,7 +35,7 @@ fn first_line_identifies_the_socket() {
 #[test]
 fn second_line_has_the_state() {
     let info = read(SECOND);
-    assert_eq!(info.flaw, None);
+    assert_eq!(info.unread_reason, None);
     let sample = info.sample;
     assert_eq!(sample.cc, "prague");
     assert_eq!(
@@ -84,7 +84,7 @@ fn keeps_fields_of_the_congestion_control() {
 #[test]
 fn truncated_line_keeps_complete_fields() {
     let cut = read("\t ts sack cubic wscale:8,7 rto:208 rtt:4.104/0.255 mss:1448 cwnd:1");
-    assert_eq!(cut.flaw.as_deref(), Some("it ends in the middle"));
+    assert_eq!(cut.unread_reason.as_deref(), Some("it ends in the middle"));
     assert_eq!(cut.sample.rtt_us, Some(4104));
     assert_eq!(cut.sample.snd_cwnd_pkts, None, "it may have been cwnd:10");
     assert_eq!(cut.sample.total_retrans_pkts, None, "it may have stood behind");
@@ -95,7 +95,7 @@ fn truncated_line_keeps_complete_fields() {
     };
     assert_eq!((torn.sample.snd_cwnd_pkts, torn.sample.min_rtt_us), (Some(10), None));
     let wrong = read("\t cubic rto:208 rtt:4.104 cwnd:10 retrans:0/x busy:3 minrtt:0.35");
-    assert_eq!(wrong.flaw.as_deref(), Some("cannot read rtt:4.104 retrans:0/x busy:3"));
+    assert_eq!(wrong.unread_reason.as_deref(), Some("cannot read rtt:4.104 retrans:0/x busy:3"));
     assert_eq!(wrong.sample.snd_cwnd_pkts, Some(10));
     assert_eq!(line("tcp ESTAB 0 0 10.0.5.1:55042 10.201.1.1:52", true), None);
 }

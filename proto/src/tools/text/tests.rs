@@ -118,6 +118,29 @@ fn an_event_that_cannot_be_read_is_counted() {
     assert_eq!(lines_of(&found), [lines + 1, lines + 2]);
 }
 
+#[test]
+fn other_documents_are_left_to_other_readers() {
+    for text in
+        ["", "{", "{\"start\":{}}", "\u{1e}", "[\"qlog_version\"]", "a \"x_values\" \"results\""]
+    {
+        assert_eq!(read_document(text.as_bytes()), None, "{text}");
+    }
+}
+
+#[test]
+fn what_is_cut_off_is_counted() {
+    let whole =
+        "{\"x_values\":[0],\"results\":{\"TCP upload\":[1]},\"raw_values\":{},\"metadata\":{}}";
+    for length in 0..whole.len() {
+        if let Some(found) = read_document(&whole.as_bytes()[..length]) {
+            assert!(found.unread_count() > 0 && found.named.rows.is_empty(), "{length}");
+        }
+    }
+    let found = read_document(whole.as_bytes()).unwrap();
+    let reason = &found.unread[0].reason;
+    assert!(reason.contains("TCP upload") && reason.contains("T0"), "{reason}");
+}
+
 proptest! {
     #[test]
     fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {

@@ -78,7 +78,7 @@ pub fn walk(seed: u64, length: Micros, between: Between) -> Result<Trace, Genera
     let mut builder = TraceBuilder::new(seed, length_ns);
     let mut share: f64 = 0.5;
     while builder.row(between.row(share), 100 * MS_NS) {
-        share = (share + 0.05 * builder.draws.normal()).abs();
+        share = (share + 0.05 * builder.rng.normal()).abs();
         // No step is longer than six deviations.
         share = if share > 1.0 { 2.0 - share } else { share };
     }

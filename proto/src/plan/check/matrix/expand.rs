@@ -7,7 +7,7 @@ use std::sync::Arc;
 use toml::Table;
 
 use crate::plan::parse::unread_keys::UnreadKeys;
-use crate::plan::parse::{Reading, salvage, set};
+use crate::plan::parse::{Reading, read_lenient, set};
 use crate::plan::problem::PlanProblem;
 use crate::plan::{Factor, Plan, Repetitions, timeline};
 use crate::units::Micros;
@@ -75,7 +75,7 @@ fn bare(plan: &Plan) -> Plan {
 
 /// Number of points: all combinations, or those of the design; 1 without a matrix, 0 if a factor has no levels.
 pub(in crate::plan::check) fn count(plan: &Plan) -> usize {
-    Rows::of(plan).count()
+    Rows::new(plan).count()
 }
 
 /// The number of levels of each factor.
@@ -96,7 +96,7 @@ enum Rows {
 }
 
 impl Rows {
-    fn of(plan: &Plan) -> Self {
+    fn new(plan: &Plan) -> Self {
         let sizes = sizes(plan);
         match design::rows(plan, &sizes) {
             Some(rows) => Self::Selected(rows),
@@ -144,7 +144,7 @@ fn names(factors: &[NamedLevels<'_>], indices: &[usize]) -> Vec<(String, String)
 
 /// The factors and levels of all points, in the order of [`expand`].
 pub(in crate::plan::check) fn combinations(plan: &Plan) -> Vec<Vec<(String, String)>> {
-    let (factors, rows) = (factors(plan), Rows::of(plan));
+    let (factors, rows) = (factors(plan), Rows::new(plan));
     let ids = 0..rows.count().min(MAX_POINTS);
     ids.map(|id| names(&factors, &rows.row(id))).collect()
 }
@@ -238,7 +238,7 @@ impl<'p> PointReader<'p> {
     fn new(plan: &'p Plan) -> Self {
         let (factors, bare) = (factors(plan), bare(plan));
         let base = if factors.is_empty() { Table::new() } else { base(plan) };
-        let rows = Rows::of(plan);
+        let rows = Rows::new(plan);
         let parts = parts(&factors, rows.count().min(MAX_POINTS));
         let of_level = |level: &Level| -> SetAt {
             level.keys.iter().map(|set| (set.key.clone(), set.place.clone())).collect()
@@ -377,7 +377,7 @@ fn with<'k>(base: &Table, settings: impl Iterator<Item = &'k Setting>) -> Readin
             unset.mark_uncertain(key.clone());
         }
     }
-    let mut reading = salvage(table);
+    let mut reading = read_lenient(table);
     reading.unread_keys.join(unset);
     reading
 }

@@ -7,11 +7,11 @@ use toml::Value;
 pub(super) const MAX_VALUES: usize = 5_000_000;
 
 /// The number of times that a plan may still be read.
-pub(super) struct Readings {
+pub(super) struct ReadBudget {
     left: usize,
 }
 
-impl Readings {
+impl ReadBudget {
     /// As many as read at most `max_values`.
     pub(super) fn new(plan: &Value, max_values: usize) -> Self {
         Self { left: max_values / values_in(plan) }
@@ -19,13 +19,13 @@ impl Readings {
 
     /// Takes one; `false` if none is left.
     pub(super) fn take(&mut self) -> bool {
-        let is_left = !self.are_over();
+        let is_left = !self.is_spent();
         self.left = self.left.saturating_sub(1);
         is_left
     }
 
     /// Whether none is left.
-    pub(super) fn are_over(&self) -> bool {
+    pub(super) fn is_spent(&self) -> bool {
         self.left == 0
     }
 }
@@ -44,14 +44,14 @@ fn values_in(value: &Value) -> usize {
 mod tests {
     use toml::Table;
 
-    use super::super::{MAX_PROBLEMS, salvage_within};
+    use super::super::{MAX_PROBLEMS, read_lenient_within};
     use super::*;
 
     /// The places of the problems of this plan, which may be read `readings` times.
     fn places(text: &str, readings: usize) -> Vec<String> {
         let table: Table = toml::from_str(text).unwrap();
         let values = values_in(&Value::Table(table.clone()));
-        let problems = salvage_within(table, readings * values).problems;
+        let problems = read_lenient_within(table, readings * values).problems;
         problems.into_iter().map(|problem| problem.path).collect()
     }
 
