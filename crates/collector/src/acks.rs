@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use ccbench_proto::plan::Acks;
-use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_proto::wire::{self, run_event::Payload};
 
 use crate::FlowPorts;
 
@@ -60,10 +60,10 @@ impl Watch<'_> {
 /// A source of rows: BPF programs, or a fake in the agent's tests.
 pub trait AckSource: Send {
     /// Appends the batches that are ready at `now_ns` (CLOCK_MONOTONIC). With `all`, also appends incomplete ones.
-    fn drain(&mut self, now_ns: u64, all: bool, into: &mut Vec<Of>);
+    fn drain(&mut self, now_ns: u64, all: bool, into: &mut Vec<Payload>);
     /// Counts a batch from [`AckSource::drain`] that could not be sent: rows as refused (`refused_rows`), events as lost
     /// (`lost_events`).
-    fn count_refused(&mut self, of: &Of);
+    fn count_refused(&mut self, payload: &Payload);
     /// Returns the counts of each socket: rows sent, lost in the ring, and [refused](AckSource::count_refused); events sent and lost.
     fn counts(&mut self, at_ns: u64) -> Vec<wire::AckCount>;
     /// Returns why the last [`AckSource::counts`] may lack some; losses of their sockets are unknown.

@@ -99,7 +99,7 @@ impl Capture {
         let thread = std::thread::Builder::new()
             .name(format!("capture-{}", spec.dev))
             .spawn(move || {
-                let error = work(&socket, &mut files, &stopped).err();
+                let error = run(&socket, &mut files, &stopped).err();
                 files.finish(sys::take_packet_drops(socket.as_fd()), error)
             })
             .map_err(system("start the capture thread"))?;
@@ -133,7 +133,7 @@ impl Drop for Capture {
 }
 
 /// Captures packets until the capture is stopped, including packets that arrived before that.
-fn work(socket: &OwnedFd, files: &mut Files, stop: &AtomicBool) -> io::Result<()> {
+fn run(socket: &OwnedFd, files: &mut Files, stop: &AtomicBool) -> io::Result<()> {
     let mut batch = RxBatch::new(BATCH, 0, files.spec.snap_bytes as usize);
     let mut frame = Vec::with_capacity(files.spec.snap_bytes as usize + TAG_BYTES);
     let mut until_ns = None;

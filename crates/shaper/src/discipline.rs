@@ -1,7 +1,8 @@
 //! Queue disciplines for both backends: the qdisc for the kernel, and the queue in front of a userspace link's rate.
 //!
 //! Each discipline has a file here, with a sub-module `qdisc` for its netlink encoding and statistics. This file defines the two traits and
-//! the two lists. To add a discipline, add its struct to `ccbench_proto::plan::queue`, its two files here, and a line to each list below.
+//! the two lists. To add a discipline, add its struct to `ccbench_proto::plan::queue`, its two files here, and a line to each list below. Its
+//! own tests implement `tests::Samples`, with which the tests of all queues run it.
 
 use ccbench_proto::plan::{self, Queue};
 use ccbench_proto::units::{Micros, Rate};
@@ -40,6 +41,10 @@ pub(crate) trait Discipline {
     const KERNEL: KernelSupport;
     /// Returns the qdisc for the kernel backend, in front of `rate`.
     fn qdisc(&self, rate: Option<Rate>) -> Result<Qdisc, BadQueue>;
+    /// Returns the parameters that change a qdisc which holds packets, in front of `rate`: by default, all of them.
+    fn changed_qdisc(&self, rate: Option<Rate>) -> Result<Qdisc, BadQueue> {
+        self.qdisc(rate)
+    }
     /// Returns the parameters for the userspace backend, in front of `rate`.
     fn params(&self, rate: Option<Rate>) -> Result<QueueParams, BadQueue>;
     /// Reads the qdisc's own statistics (`TCA_STATS_APP`).
@@ -78,6 +83,16 @@ macro_rules! disciplines {
         pub fn qdisc(queue: &Queue, rate: Option<Rate>) -> Result<Qdisc, BadQueue> {
             match queue {
                 $(Queue::$name(queue) => queue.qdisc(rate),)+
+            }
+        }
+
+        /// Returns the parameters that change the qdisc of a plan's queue while it holds packets, in front of `rate`.
+        ///
+        /// # Errors
+        /// As [`qdisc`], and if the change would drop the packets.
+        pub(crate) fn changed_qdisc(queue: &Queue, rate: Option<Rate>) -> Result<Qdisc, BadQueue> {
+            match queue {
+                $(Queue::$name(queue) => queue.changed_qdisc(rate),)+
             }
         }
 
@@ -219,6 +234,32 @@ macro_rules! packet_queues {
                 match self {
                     $(Self::$name(_) => <$queue>::READS_HEADERS,)+
                 }
+            }
+        }
+
+        #[cfg(test)]
+        impl QueueParams {
+            /// As [`tests::Samples::small`], of every queue.
+            fn small() -> Vec<Self> {
+                let mut all = Vec::new();
+                $(all.extend(<$queue as tests::Samples>::small().into_iter().map(Self::$name));)+
+                all
+            }
+
+            /// As [`tests::Samples::any`], of every queue.
+            fn any(numbers: &tests::Numbers) -> Vec<Self> {
+                vec![$(Self::$name(<$queue as tests::Samples>::any(numbers)),)+]
+            }
+
+            /// As [`tests::Samples::golden`], of every queue.
+            fn golden() -> Vec<(Self, &'static str)> {
+                let mut all = Vec::new();
+                $(all.extend(
+                    <$queue as tests::Samples>::golden()
+                        .into_iter()
+                        .map(|(params, signals)| (Self::$name(params), signals)),
+                );)+
+                all
             }
         }
 

@@ -1,4 +1,4 @@
-//! Finds the flows of a plan that share a queue of a discipline that hashes flows into queues (`fq`, `fq_codel`, `cake`).
+//! Finds the flows of a plan that share a queue of a discipline that hashes flows into queues ([`FlowIsolation::Hash`]).
 //!
 //! The userspace datapath and the simulator hash addresses, protocol and ports without a seed, so a flow's queue is known before its first
 //! packet. The kernel's hash is keyed with a secret of the machine.
@@ -7,16 +7,14 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ccbench_proto::event::{FlowQueueShared, Kind, NoData};
-use ccbench_proto::plan::Queue;
+use ccbench_proto::plan::FlowIsolation;
 use ccbench_proto::resolve::LinkConfig;
 use ccbench_proto::schedule::LinkFlow;
-use ccbench_proto::units::Rate;
 use ccbench_proto::wire::{self, Backend};
 
 use crate::datapath::LinkSpec;
 use crate::datapath::classes::Matcher;
 use crate::datapath::header;
-use crate::discipline;
 use crate::user_link::spec;
 
 /// Number of a class (from 1; 0 is the link's own queue) and of a queue in it.
@@ -64,20 +62,9 @@ fn message(FlowQueueShared { class, flows }: &FlowQueueShared) -> String {
 
 /// Returns whether any of the link's queues hashes flows into more than one queue.
 fn separates_flows(config: &LinkConfig) -> bool {
-    let rate = config.plan.rate;
-    hashes(&config.queue, rate)
-        || config.classes.iter().any(|class| hashes(&class.queue, Some(class.plan.rate)))
-}
-
-fn hashes(queue: &Queue, rate: Option<Rate>) -> bool {
-    let userspace = || discipline::params(queue, rate).is_ok_and(|p| p.flow_queue(0).is_some());
-    let of_kernel = match queue {
-        Queue::Cake(_) => true,
-        // A queue with keys that the userspace backend lacks has no userspace parameters.
-        Queue::Fq(_) | Queue::FqCodel(_) => queue.needs_kernel(),
-        _ => false,
-    };
-    of_kernel || userspace()
+    let class_queues = config.classes.iter().map(|class| &class.queue);
+    let mut queues = std::iter::once(&config.queue).chain(class_queues);
+    queues.any(|queue| queue.flow_isolation() == FlowIsolation::Hash)
 }
 
 /// Returns the queues in which several flows run at the same time.
@@ -168,9 +155,9 @@ fn frame(flow: &LinkFlow) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use ccbench_proto::plan::{Class, FqCodel, Link};
+    use ccbench_proto::plan::{Cake, Class, Fq, FqCodel, Link, Queue};
     use ccbench_proto::resolve::{ClassConfig, PacketMatch};
-    use ccbench_proto::units::{Bytes, Limit, Micros};
+    use ccbench_proto::units::{Bytes, Limit, Micros, Rate};
 
     use super::*;
 
@@ -194,6 +181,12 @@ mod tests {
 
     fn link(queue: Queue) -> LinkConfig {
         LinkConfig::new("bottleneck", Link { rate: Some(MBIT), ..Link::default() }, queue)
+    }
+
+    /// Returns a queue of each kind that requires no keys, with the kernel's defaults.
+    fn kinds_without_keys() -> impl Iterator<Item = Queue> {
+        let queue = |kind: &&str| serde_json::from_value(serde_json::json!({ "kind": kind })).ok();
+        Queue::kinds().iter().filter_map(queue)
     }
 
     fn found(config: &LinkConfig, flows: &[LinkFlow]) -> Vec<FlowQueueShared> {
@@ -226,6 +219,22 @@ mod tests {
         for queue in [fq_codel(1), Queue::bfifo(Limit::Bytes(Bytes::new(100_000)))] {
             assert!(events(&link(queue), Some(&flows), Backend::Userspace).is_empty());
         }
+    }
+
+    /// The keys of a plan and the userspace queue agree on whether there are several queues.
+    #[test]
+    fn hashed_queues_are_those_of_the_datapath() {
+        let fq = |buckets, orphan_mask| Queue::Fq(Fq { buckets, orphan_mask, ..Fq::default() });
+        let fqs = [fq(None, None), fq(Some(1), None), fq(Some(16), Some(3)), fq(None, Some(0))];
+        let others = [fq_codel(1), fq_codel(2)].into_iter().chain(kinds_without_keys());
+        for queue in fqs.into_iter().chain(others) {
+            let hashes = separates_flows(&link(queue.clone()));
+            match crate::discipline::params(&queue, Some(MBIT)) {
+                Ok(params) => assert_eq!(hashes, params.flow_queue(0).is_some(), "{queue:?}"),
+                Err(_) => assert!(queue.needs_kernel(), "{queue:?}"),
+            }
+        }
+        assert!(separates_flows(&link(Queue::Cake(Cake::default()))));
     }
 
     #[test]

@@ -189,7 +189,7 @@ impl KernelLink {
     /// Applies the first row of the trace and prepares the replay.
     fn load(&mut self, replay: &Replay) -> Result<(), ShaperError> {
         let cursor = Cursor::new(replay, u64::MAX);
-        if let Some(rate) = cursor.and_then(|cursor| cursor.piece().rate) {
+        if let Some(rate) = cursor.and_then(|cursor| cursor.span().rate) {
             self.change(rate)?;
         }
         let messages = Messages {
@@ -249,13 +249,8 @@ fn queue_changes(
 ) -> Result<Vec<QueueChange>, BadQueue> {
     let Some((handle, parent)) = queue else { return Ok(Vec::new()) };
     let message = |queue: &Queue| -> Result<QueueChange, BadQueue> {
-        let mut queue = queue.clone();
-        if let Queue::FqCodel(own) = &mut queue {
-            // `sch_fq_codel` refuses a message that sets the number of its queues, even to the current number.
-            own.flows = None;
-        }
-        let qdisc = discipline::qdisc(&queue, config.plan.rate)?;
-        Ok((qdisc.change(ifindex, handle, parent), fifo_limit(&queue)))
+        let qdisc = discipline::changed_qdisc(queue, config.plan.rate)?;
+        Ok((qdisc.change(ifindex, handle, parent), fifo_limit(queue)))
     };
     config.changed_queues.iter().map(message).collect()
 }
@@ -419,6 +414,22 @@ impl Drop for KernelLink {
 mod tests {
     use super::*;
     use crate::qdisc::netem::Netem;
+
+    #[test]
+    fn changes_of_a_queue_keep_its_packets() {
+        let changes = |json: &str| {
+            let queue: Queue = serde_json::from_str(json).unwrap();
+            let mut config = LinkConfig::new("l", plan::Link::default(), queue.clone());
+            config.changed_queues = vec![queue];
+            queue_changes(&config, 1, Some((16 << 16, ROOT)))
+        };
+        // The kernel refuses to change the number of queues.
+        let with_flows = changes(r#"{"kind": "fq_codel", "limit": "500p", "flows": 64}"#);
+        assert_eq!(with_flows, changes(r#"{"kind": "fq_codel", "limit": "500p"}"#));
+        assert!(with_flows.is_ok_and(|changes| changes.len() == 1));
+        let red = r#"{"kind": "red", "limit": "60000B", "min": "5000B", "max": "20000B"}"#;
+        assert!(changes(red).unwrap_err().what.contains("each drops all queued packets"));
+    }
 
     #[test]
     fn next_change_begins_with_what_the_kernel_has() {

@@ -150,12 +150,27 @@ fn desired(name: &str, want: Offloads) -> Option<bool> {
     }
 }
 
+/// The features of a device in each set of an answer, by kernel name.
 #[derive(Debug, Default)]
-struct FeatureSets {
-    hardware: Vec<String>,
-    wanted: Vec<String>,
-    active: Vec<String>,
-    fixed: Vec<String>,
+pub(crate) struct FeatureSets {
+    pub(crate) hardware: Vec<String>,
+    pub(crate) wanted: Vec<String>,
+    pub(crate) active: Vec<String>,
+    pub(crate) fixed: Vec<String>,
+}
+
+impl FeatureSets {
+    /// Parses the body of an answer to `ETHTOOL_MSG_FEATURES_GET`.
+    pub(crate) fn parse(body: &[u8]) -> Self {
+        let attributes = attrs(body.get(GENL_HEADER_BYTES..).unwrap_or(&[]));
+        let names = |kind| attributes.clone().find_kind(kind).map(bits).unwrap_or_default();
+        Self {
+            hardware: names(ETHTOOL_A_FEATURES_HW),
+            wanted: names(ETHTOOL_A_FEATURES_WANTED),
+            active: names(ETHTOOL_A_FEATURES_ACTIVE),
+            fixed: names(ETHTOOL_A_FEATURES_NOCHANGE),
+        }
+    }
 }
 
 fn read(socket: &mut Socket, dev: &str) -> Result<FeatureSets, ShaperError> {
@@ -163,14 +178,7 @@ fn read(socket: &mut Socket, dev: &str) -> Result<FeatureSets, ShaperError> {
     let message = features_message(family, ETHTOOL_MSG_FEATURES_GET, dev, 0).finish();
     let mut found = FeatureSets::default();
     let answer = socket.request_reply("read offloads", dev, &message, |_, body| {
-        let attributes = attrs(body.get(GENL_HEADER_BYTES..).unwrap_or(&[]));
-        let names = |kind| attributes.clone().find_kind(kind).map(bits).unwrap_or_default();
-        found = FeatureSets {
-            hardware: names(ETHTOOL_A_FEATURES_HW),
-            wanted: names(ETHTOOL_A_FEATURES_WANTED),
-            active: names(ETHTOOL_A_FEATURES_ACTIVE),
-            fixed: names(ETHTOOL_A_FEATURES_NOCHANGE),
-        };
+        found = FeatureSets::parse(body);
     });
     match answer {
         Err(error) if error.is_errno(libc::ENODEV) => {
@@ -210,8 +218,7 @@ fn family(socket: &mut Socket) -> Result<u16, ShaperError> {
     let mut family = None;
     let answer =
         socket.request_reply("find netlink family ethtool", "this kernel", &message, |_, body| {
-            let attributes = attrs(body.get(GENL_HEADER_BYTES..).unwrap_or(&[]));
-            family = attributes.find_kind(CTRL_ATTR_FAMILY_ID).and_then(|id| u16_at(id, 0));
+            family = family_id(body);
         });
     match (answer, family) {
         (Ok(()), Some(family)) => Ok(family),
@@ -224,14 +231,23 @@ fn family(socket: &mut Socket) -> Result<u16, ShaperError> {
     }
 }
 
+/// Parses the body of an answer to `CTRL_CMD_GETFAMILY`: the family's id.
+pub(crate) fn family_id(body: &[u8]) -> Option<u16> {
+    let attributes = attrs(body.get(GENL_HEADER_BYTES..)?);
+    attributes.find_kind(CTRL_ATTR_FAMILY_ID).and_then(|id| u16_at(id, 0))
+}
+
+/// Parses the body of an `RTM_NEWLINK` message: the maximum number of segments in one super-packet.
+pub(crate) fn max_segs(body: &[u8]) -> Option<u32> {
+    let attributes = attrs(body.get(IFINFO_BYTES..)?);
+    attributes.find_kind(IFLA_GSO_MAX_SEGS).and_then(|value| u32_at(value, 0))
+}
+
 fn gso_max_segs(dev: &str) -> Result<u32, ShaperError> {
     let message = Message::new(libc::RTM_GETLINK, ACK).ifinfo(netlink::ifindex(dev)?).finish();
     let mut segments = DEFAULT_SEGMENTS;
     Socket::open()?.request_reply("read interface", dev, &message, |_, body| {
-        segments = attrs(body.get(IFINFO_BYTES..).unwrap_or(&[]))
-            .find_kind(IFLA_GSO_MAX_SEGS)
-            .and_then(|value| u32_at(value, 0))
-            .unwrap_or(segments);
+        segments = max_segs(body).unwrap_or(segments);
     })?;
     Ok(segments)
 }

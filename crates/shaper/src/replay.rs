@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use ccbench_proto::plan::Link;
 use ccbench_proto::resolve::LinkConfig;
-use ccbench_proto::trace::{Cursor, Piece, Replay, Trace};
+use ccbench_proto::trace::{Cursor, Replay, StepSpan, Trace};
 use ccbench_proto::units::Rate;
 use ccbench_proto::wire;
 
@@ -90,12 +90,12 @@ impl PlayedRows {
             return;
         };
         for _ in 0..MAX_ROWS {
-            if cursor.piece().until_ns > now_ns || !cursor.advance() {
+            if cursor.span().until_ns > now_ns || !cursor.advance() {
                 return;
             }
-            let piece = cursor.piece();
+            let span = cursor.span();
             self.rows += 1;
-            into.push(change(&piece, piece.from_ns, names));
+            into.push(change(&span, span.from_ns, names));
         }
     }
 
@@ -115,14 +115,14 @@ fn at(requested_at_ns: u64, applied_at_ns: u64, (link, iface): (&str, &str)) -> 
     }
 }
 
-/// Returns the row of a trace piece that was applied at `applied_at_ns`. `names`: of the link and its interface.
-fn change(piece: &Piece, applied_at_ns: u64, names: (&str, &str)) -> wire::LinkChange {
+/// Returns the row of a step that was applied at `applied_at_ns`. `names`: of the link and its interface.
+fn change(span: &StepSpan, applied_at_ns: u64, names: (&str, &str)) -> wire::LinkChange {
     wire::LinkChange {
-        rate_bps: piece.rate.map(Rate::bits_per_sec),
-        delay_us: piece.delay_ns.map(|ns| ns / 1000),
-        loss_ppm: piece.loss.map(ccbench_proto::units::Ppm::get),
-        source: source(piece.row),
-        ..at(piece.from_ns, applied_at_ns, names)
+        rate_bps: span.rate.map(Rate::bits_per_sec),
+        delay_us: span.delay_ns.map(|ns| ns / 1000),
+        loss_ppm: span.loss.map(ccbench_proto::units::Ppm::get),
+        source: source(span.row),
+        ..at(span.from_ns, applied_at_ns, names)
     }
 }
 

@@ -223,8 +223,8 @@ impl<C: RateSetter> Player<C> {
                 self.sleep_until(u64::MAX);
                 continue;
             }
-            let piece = self.cursor.piece();
-            let due_ns = piece.from_ns.max(last_ns.saturating_add(MIN_GAP_NS));
+            let span = self.cursor.span();
+            let due_ns = span.from_ns.max(last_ns.saturating_add(MIN_GAP_NS));
             if monotonic_ns().saturating_add(NO_STOP_NS) < due_ns {
                 self.sleep_until(due_ns - NO_STOP_NS);
                 continue;
@@ -237,8 +237,8 @@ impl<C: RateSetter> Player<C> {
                 Ok(()) => self.setter.ack(),
                 Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
             };
-            let rate_bps = piece.rate.map_or(0, Rate::bits_per_sec);
-            let (due_ns, row) = (piece.from_ns, piece.row);
+            let rate_bps = span.rate.map_or(0, Rate::bits_per_sec);
+            let (due_ns, row) = (span.from_ns, span.row);
             let step = Applied { due_ns, applied_ns: last_ns, rate_bps, row, rc };
             if !self.shared.log.push(&step) {
                 self.shared.lost.fetch_add(1, Relaxed);
@@ -254,10 +254,10 @@ impl<C: RateSetter> Player<C> {
             return false;
         }
         let earliest_ns = last_ns.saturating_add(MIN_GAP_NS).max(monotonic_ns());
-        while self.cursor.piece().until_ns <= earliest_ns && self.cursor.advance() {
+        while self.cursor.span().until_ns <= earliest_ns && self.cursor.advance() {
             self.shared.missed.fetch_add(1, Relaxed);
         }
-        if let Some(rate) = self.cursor.piece().rate {
+        if let Some(rate) = self.cursor.span().rate {
             self.setter.prepare(rate);
         }
         true

@@ -61,15 +61,19 @@ fn egress(address: IpAddr, source: Option<IpAddr>) -> Result<String, ShaperError
     let mut index = None;
     Socket::open()?
         .request_reply("find the route to", &address.to_string(), &message, |_, body| {
-            index = attrs(body.get(RTMSG_BYTES..).unwrap_or(&[]))
-                .find_kind(RTA_OIF)
-                .and_then(|value| u32_at(value, 0));
+            index = egress_index(body);
         })
         .map_err(|error| {
             let no_route = error.is_errno(libc::ENETUNREACH) || error.is_errno(libc::EHOSTUNREACH);
             if no_route { no_route_to(address) } else { error }
         })?;
     netlink::ifname(index.ok_or_else(|| no_route_to(address))?)
+}
+
+/// Parses the body of an `RTM_NEWROUTE` message: the index of the egress interface.
+pub(crate) fn egress_index(body: &[u8]) -> Option<u32> {
+    let attributes = attrs(body.get(RTMSG_BYTES..)?);
+    attributes.find_kind(RTA_OIF).and_then(|value| u32_at(value, 0))
 }
 
 fn no_route_to(address: IpAddr) -> ShaperError {
@@ -110,7 +114,7 @@ pub fn interfaces() -> Result<Vec<wire::Interface>, ShaperError> {
 }
 
 /// Parses the body of an `RTM_NEWLINK` message. The driver of a virtual interface is its kind.
-fn interface(body: &[u8]) -> Option<wire::Interface> {
+pub(crate) fn interface(body: &[u8]) -> Option<wire::Interface> {
     let mut interface = wire::Interface {
         index: u32_at(body, 4)?,
         up: u32_at(body, 8)? & libc::IFF_UP as u32 != 0,
@@ -132,7 +136,7 @@ fn interface(body: &[u8]) -> Option<wire::Interface> {
 }
 
 /// Parses the body of an `RTM_NEWADDR` message: interface index and `address/prefix`.
-fn address(body: &[u8]) -> Option<(u32, String)> {
+pub(crate) fn address(body: &[u8]) -> Option<(u32, String)> {
     let prefix = body.get(1)?;
     let index = u32_at(body, 4)?;
     let attributes = attrs(body.get(IFADDRMSG_BYTES..)?);

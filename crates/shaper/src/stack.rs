@@ -58,7 +58,7 @@ pub fn interfaces() -> Result<Vec<StackedInterface>, ShaperError> {
 }
 
 /// Parses the body of an `RTM_NEWLINK` message.
-fn interface(body: &[u8]) -> Option<StackedInterface> {
+pub(crate) fn interface(body: &[u8]) -> Option<StackedInterface> {
     let mut interface = StackedInterface {
         index: u32_at(body, 4)?,
         is_loopback: u32_at(body, 8)? & libc::IFF_LOOPBACK as u32 != 0,
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_end_of_a_pair_is_not_beneath() {
+    fn veth_peer_is_not_a_lower_device() {
         let all = [on(2, "v0", "veth", Some(3)), on(3, "v1", "veth", Some(2))];
         assert_eq!(names(&lower_devices("v0", &all)), ["v0"]);
         let all = [on(2, "m0", "macvlan", Some(3)), on(3, "eth0", "", None)];
@@ -168,7 +168,7 @@ mod tests {
     proptest! {
         /// In any topology, even with loops, the result is closed, and each of its members carries another one.
         #[test]
-        fn exactly_what_carries_it_is_beneath(all in topology()) {
+        fn lower_devices_are_exactly_the_carriers(all in topology()) {
             let found = lower_devices("if0", &all);
             prop_assert!(found.contains("if0"));
             for upper in all.iter().filter(|one| found.contains(&one.name)) {

@@ -98,7 +98,7 @@ fn applies_changes_counts_and_removes_htb_with_bfifo() {
         let mut link = KernelLink::open(&config, "a0", BackendReason::configured()).unwrap();
         let state = link.state();
         assert_eq!(state.backend(), wire::Backend::Kernel);
-        assert_eq!(state.why(), "backend = \"kernel\" in the plan");
+        assert_eq!(state.reason_text(), "backend = \"kernel\" in the plan");
         assert_eq!(state.qdiscs, ["htb 1:", "bfifo 10:"]);
         assert_eq!(link.saved(), &SavedRoot::Default);
         let shown = tc("qdisc show dev a0");
@@ -325,17 +325,20 @@ fn auto_prefers_the_kernel_and_reports_the_reason() {
         config.plan.backend = Backend::Auto;
         let mut kernel = ccbench_shaper::open(&config, "a0").unwrap();
         assert_eq!(kernel.state().backend(), wire::Backend::Kernel);
-        assert_eq!(kernel.state().why(), "auto: this kernel has htb, bfifo");
+        assert_eq!(kernel.state().reason_text(), "auto: this kernel has htb, bfifo");
         kernel.remove().unwrap();
 
         config.plan.delay = Some(Micros::from_millis(5));
         let mut delayed = ccbench_shaper::open(&config, "a0").unwrap();
         let state = delayed.state();
         if probe::supported_qdiscs().iter().any(|kind| kind == "netem") {
-            assert_eq!(state.why(), "auto: this kernel has htb, netem, bfifo");
+            assert_eq!(state.reason_text(), "auto: this kernel has htb, netem, bfifo");
         } else {
             assert_eq!(state.backend(), wire::Backend::Userspace);
-            assert_eq!(state.why(), "auto: this kernel has no qdisc netem (CONFIG_NET_SCH_NETEM)");
+            assert_eq!(
+                state.reason_text(),
+                "auto: this kernel has no qdisc netem (CONFIG_NET_SCH_NETEM)"
+            );
         }
         delayed.remove().unwrap();
     });

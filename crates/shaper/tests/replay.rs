@@ -168,10 +168,10 @@ fn capacity(replay: &Replay, begin_ns: u64, from_ns: u64, to_ns: u64) -> f64 {
     cursor.seek(from_ns);
     let mut bits = 0.0;
     loop {
-        let piece = cursor.piece();
-        let (from, to) = (piece.from_ns.max(from_ns), piece.until_ns.min(to_ns));
-        bits += piece.rate.unwrap().bits_per_sec() as f64 * to.saturating_sub(from) as f64 / 1e9;
-        if piece.until_ns >= to_ns || !cursor.advance() {
+        let span = cursor.span();
+        let (from, to) = (span.from_ns.max(from_ns), span.until_ns.min(to_ns));
+        bits += span.rate.unwrap().bits_per_sec() as f64 * to.saturating_sub(from) as f64 / 1e9;
+        if span.until_ns >= to_ns || !cursor.advance() {
             return bits / 8.0;
         }
     }

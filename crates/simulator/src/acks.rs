@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use ccbench_proto::plan::{Acks, Ecn};
 use ccbench_proto::schedule::NodeTask;
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::run_event::Payload;
 use ccbench_proto::wire::{self, FlowSample, Side, TcpEvent, TcpEventKind};
 
 use crate::connection::Connection;
@@ -146,7 +146,7 @@ fn events(mut events: Vec<TcpEvent>, side: Side, connection: &mut Connection, ro
         event.cookie = base.cookie.unwrap_or_default();
         (event.side, event.role) = (base.side, base.role);
     }
-    rows.push(node_of(side, connection), Of::TcpEvents(wire::TcpEvents { events }));
+    rows.push(node_of(side, connection), Payload::TcpEvents(wire::TcpEvents { events }));
 }
 
 fn node_of(side: Side, connection: &Connection) -> &str {
@@ -243,6 +243,6 @@ impl SocketRows {
             pmtu_bytes: base.pmtu_bytes.into_iter().collect(),
             ..std::mem::take(&mut self.batch)
         };
-        rows.push(node_of(self.side, connection), Of::Acks(acks));
+        rows.push(node_of(self.side, connection), Payload::Acks(acks));
     }
 }

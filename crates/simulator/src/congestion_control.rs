@@ -89,7 +89,7 @@ pub struct Ack {
 /// `struct cc_out`: the decision of a congestion control.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Out {
+pub struct CcOutput {
     /// Pacing rate, bytes per second; 0: unchanged.
     pub pacing_bytes_per_sec: u64,
     /// Congestion window.
@@ -105,7 +105,7 @@ const OUT_ROUND: u32 = 1;
 /// `CC_OUT_STATE`.
 const OUT_STATE: u32 = 2;
 
-impl Out {
+impl CcOutput {
     /// Returns whether a round ended, so that [`CongestionControl::read`] has new values.
     pub fn ends_round(&self) -> bool {
         self.flags & OUT_ROUND != 0
@@ -171,7 +171,7 @@ impl From<CaState> for Event {
 
 /// What a congestion control requires from the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Wants {
+pub struct CcRequirements {
     /// The core sets the window at every ACK (`cong_control`), so the stack uses neither PRR nor its own pacing rate.
     pub owns_cwnd: bool,
     /// ECN feedback with one echo per mark.
@@ -258,7 +258,7 @@ pub enum CoreError {
         unit: &'static str,
     },
     /// A value contradicts that of another parameter.
-    #[error("`{core}`: {name} = {value}: {why}")]
+    #[error("`{core}`: {name} = {value}: {message}")]
     Rule {
         /// The core.
         core: &'static str,
@@ -267,7 +267,7 @@ pub enum CoreError {
         /// Its value.
         value: u32,
         /// The rule.
-        why: &'static str,
+        message: &'static str,
     },
 }
 
@@ -277,7 +277,7 @@ pub enum CoreError {
 struct Fault {
     name: *const c_char,
     unit: *const c_char,
-    why: *const c_char,
+    message: *const c_char,
     value: u32,
     min: u32,
     max: u32,
@@ -313,11 +313,11 @@ unsafe extern "C" {
     fn cc_ffi_violation(conn: *const Conn, value: &mut u64) -> *const c_char;
     fn cc_conn_wants(conn: *const Conn) -> u32;
     fn cc_conn_bursts(conn: *const Conn, pacing_bytes_per_sec: u64, mtu_bytes: u32) -> Bursts;
-    fn cc_call_init(conn: *mut Conn, ack: &Ack, out: &mut Out);
+    fn cc_call_init(conn: *mut Conn, ack: &Ack, out: &mut CcOutput);
     fn cc_call_sample(conn: *mut Conn, ack: &Ack) -> u32;
-    fn cc_call_ack(conn: *mut Conn, ack: &Ack, out: &mut Out);
+    fn cc_call_ack(conn: *mut Conn, ack: &Ack, out: &mut CcOutput);
     fn cc_call_loss(conn: *mut Conn, ack: &Ack) -> u32;
-    fn cc_call_event(conn: *mut Conn, event: u32, ack: &Ack, out: &mut Out);
+    fn cc_call_event(conn: *mut Conn, event: u32, ack: &Ack, out: &mut CcOutput);
     fn cc_call_undo(conn: *mut Conn, ack: &Ack) -> u32;
     fn cc_call_read(conn: *const Conn, ack: &Ack, stats: *mut u32);
 }
@@ -387,7 +387,8 @@ impl CongestionControl {
     }
 
     fn check(&self) -> Result<(), CoreError> {
-        let mut fault = Fault { name: null(), unit: null(), why: null(), value: 0, min: 0, max: 0 };
+        let mut fault =
+            Fault { name: null(), unit: null(), message: null(), value: 0, min: 0, max: 0 };
         // SAFETY: an initialised connection.
         if unsafe { cc_ffi_check(self.as_ptr(), &mut fault) } == 0 {
             return Ok(());
@@ -396,11 +397,11 @@ impl CongestionControl {
         // SAFETY: the strings of a fault are constants.
         let (name, unit) = unsafe { (constant(fault.name), constant(fault.unit)) };
         let Fault { value, min, max, .. } = fault;
-        if fault.why.is_null() {
+        if fault.message.is_null() {
             return Err(CoreError::Range { core, name, value, min, max, unit });
         }
         // SAFETY: as above.
-        Err(CoreError::Rule { core, name, value, why: unsafe { constant(fault.why) } })
+        Err(CoreError::Rule { core, name, value, message: unsafe { constant(fault.message) } })
     }
 
     fn param_names(&self) -> Vec<&'static str> {
@@ -424,10 +425,10 @@ impl CongestionControl {
     }
 
     /// Returns what the core requires from the stack.
-    pub fn wants(&self) -> Wants {
+    pub fn requirements(&self) -> CcRequirements {
         // SAFETY: an initialised connection.
         let bits = unsafe { cc_conn_wants(self.as_ptr()) };
-        Wants {
+        CcRequirements {
             owns_cwnd: bits & OWNS_CWND != 0,
             ecn: bits & WANTS_ECN != 0,
             ect1: bits & WANTS_ECT1 != 0,
@@ -443,8 +444,8 @@ impl CongestionControl {
     }
 
     /// Begins the connection. Must precede all other calls.
-    pub fn init(&mut self, ack: &Ack) -> Out {
-        let mut out = Out::default();
+    pub fn init(&mut self, ack: &Ack) -> CcOutput {
+        let mut out = CcOutput::default();
         // SAFETY: an initialised connection.
         unsafe { cc_call_init(self.as_mut_ptr(), ack, &mut out) };
         out
@@ -458,8 +459,8 @@ impl CongestionControl {
     }
 
     /// Passes an ACK to `cong_avoid`, or to `cong_control` if the core owns the window.
-    pub fn on_ack(&mut self, ack: &Ack) -> Out {
-        let mut out = Out::default();
+    pub fn on_ack(&mut self, ack: &Ack) -> CcOutput {
+        let mut out = CcOutput::default();
         // SAFETY: an initialised connection.
         unsafe { cc_call_ack(self.as_mut_ptr(), ack, &mut out) };
         out
@@ -472,8 +473,8 @@ impl CongestionControl {
     }
 
     /// Passes a change of state or another event.
-    pub fn on_event(&mut self, event: Event, ack: &Ack) -> Out {
-        let mut out = Out::default();
+    pub fn on_event(&mut self, event: Event, ack: &Ack) -> CcOutput {
+        let mut out = CcOutput::default();
         // SAFETY: an initialised connection.
         unsafe { cc_call_event(self.as_mut_ptr(), event as u32, ack, &mut out) };
         out

@@ -3,7 +3,7 @@
 
 use ccbench_proto::plan::Ecn;
 
-use crate::congestion_control::Wants;
+use crate::congestion_control::CcRequirements;
 use crate::tcp::EcnMode;
 
 /// A variant of ECN feedback, with its number in `tcpi_ecn_mode`. Higher numbers are preferred.
@@ -20,8 +20,8 @@ pub enum EcnVariant {
 
 impl EcnVariant {
     /// Returns what a congestion control needs at both ends.
-    pub fn needed_by(wants: Wants) -> Self {
-        match (wants.ecn, wants.ect1) {
+    pub fn needed_by(requirements: CcRequirements) -> Self {
+        match (requirements.ecn, requirements.ect1) {
             (false, _) => Self::NoEcn,
             (true, false) => Self::Rfc3168,
             (true, true) => Self::AccEcn,

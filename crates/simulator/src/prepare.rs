@@ -14,7 +14,7 @@ use ccbench_proto::wire::{self, Backend, Via, ViaReason, backend_reason};
 use ccbench_shaper::flow_queues;
 
 use crate::T0_NS;
-use crate::congestion_control::{CongestionControl, Wants};
+use crate::congestion_control::{CcRequirements, CongestionControl};
 use crate::connection::Connection;
 use crate::ecn_events::ecn_events;
 use crate::ecn_negotiation::{EcnSettings, EcnVariant};
@@ -115,9 +115,9 @@ fn connection(
     let instance = sending.0.cc.get(name);
     let algorithm = instance.map_or(name, |cc| cc.algorithm.as_str());
     let cc = sending.congestion_control(&format!("flow {}", task.group), name)?;
-    let wants = cc.wants();
-    let ecn = ecn_settings((&settings(&task.plan.from), &settings(&task.plan.to)), wants);
-    let counted_ect = sending.counted_ect(name, wants);
+    let requirements = cc.requirements();
+    let ecn = ecn_settings((&settings(&task.plan.from), &settings(&task.plan.to)), requirements);
+    let counted_ect = sending.counted_ect(name, requirements);
     let send_bytes = task.plan.rate.map_or(MAX_BLOCK_BYTES, block_bytes);
     let config = sending.sender_config(send_bytes, seed);
     // The state of the kernel's congestion controls has no rows.
@@ -131,10 +131,13 @@ fn connection(
     Ok(connection)
 }
 
-/// Returns the settings of a connection whose congestion control, the same at both ends, wants this. Its wants are added to `tcp_ecn`
+/// Returns the settings of a connection whose congestion control, the same at both ends, has these requirements. They are added to `tcp_ecn`
 /// unless that is 0, as with agents.
-fn ecn_settings((client, server): (&Sysctls<'_>, &Sysctls<'_>), wants: Wants) -> EcnSettings {
-    let needed = EcnVariant::needed_by(wants);
+fn ecn_settings(
+    (client, server): (&Sysctls<'_>, &Sysctls<'_>),
+    requirements: CcRequirements,
+) -> EcnSettings {
+    let needed = EcnVariant::needed_by(requirements);
     let with = |own: EcnVariant, node: &Sysctls<'_>| match node.ecn() {
         0 => EcnVariant::NoEcn,
         _ => own.max(needed),
@@ -229,11 +232,11 @@ fn probe_sockets(
     // The plan does not set the congestion control of the connecting end, so its SYN asks only for what `tcp_ecn` says.
     let ecn = EcnSettings {
         request: client.ecn_request(),
-        accept: server.ecn_accept().max(EcnVariant::needed_by(answering.wants())),
+        accept: server.ecn_accept().max(EcnVariant::needed_by(answering.requirements())),
         has_fallback: client.ecn_fallback(),
     };
     let socket = |settings: &Sysctls<'_>, name: &str, cc: CongestionControl| Socket {
-        counted_ect: settings.counted_ect(name, cc.wants()),
+        counted_ect: settings.counted_ect(name, cc.requirements()),
         cc,
         config: settings.sender_config(SERVER_SEND_BYTES, seed),
         rcvbuf: settings.rcvbuf(),

@@ -77,7 +77,11 @@ impl SimulatedProbe {
         // The events at the ends of intervals number them.
         let echo = Echo { probe: self.index, seq: 0, is_reply: true, frame_bytes };
         SentEcho {
-            packet: Packet::new(self.routes[1], Ecn::of(self.task.plan.tos), Body::Echo(echo)),
+            packet: Packet::new(
+                self.routes[1],
+                Ecn::from_bits(self.task.plan.tos),
+                Body::Echo(echo),
+            ),
             timeout_ns: (seq == 0).then(|| now_ns + self.task.plan.every.nanos()),
             next_ns: Some(now_ns + due_ns(seq + 1) - due_ns(seq)),
         }
@@ -101,7 +105,11 @@ impl SimulatedProbe {
         let echo = Echo { probe: self.index, seq, is_reply: false, frame_bytes };
         let repeats = self.task.plan.repeat == Repeat::Interval;
         SentEcho {
-            packet: Packet::new(self.routes[0], Ecn::of(self.task.plan.tos), Body::Echo(echo)),
+            packet: Packet::new(
+                self.routes[0],
+                Ecn::from_bits(self.task.plan.tos),
+                Body::Echo(echo),
+            ),
             timeout_ns: Some(now_ns + self.task.plan.timeout().nanos()),
             next_ns: repeats.then(|| now_ns + self.task.plan.every.nanos()),
         }
@@ -110,7 +118,7 @@ impl SimulatedProbe {
     /// Returns the other node's reply, with the same TOS byte.
     pub fn answer(&self, echo: Echo) -> Packet {
         let reply = Echo { is_reply: true, ..echo };
-        Packet::new(self.routes[1], Ecn::of(self.task.plan.tos), Body::Echo(reply))
+        Packet::new(self.routes[1], Ecn::from_bits(self.task.plan.tos), Body::Echo(reply))
     }
 
     /// Ends an echo with its reply or its timeout. Returns `None` if it has already ended. For a stream, a datagram is counted, and the end

@@ -8,7 +8,7 @@ use ccbench_proto::resolve::TimedChange;
 use ccbench_proto::schedule::NodeTask;
 use ccbench_proto::units::{Micros, Ppm, Rate};
 use ccbench_proto::wire;
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::run_event::Payload;
 use ccbench_proto::wire::{Role, Side};
 
 use crate::T0_NS;
@@ -33,18 +33,18 @@ impl<'a> Rows<'a> {
     }
 
     /// Emits a row of a node.
-    pub fn push(&mut self, node: &str, of: Of) {
+    pub fn push(&mut self, node: &str, payload: Payload) {
         match self.counts.get_mut(node) {
             Some(count) => *count += 1,
             None => drop(self.counts.insert(node.to_owned(), 1)),
         }
-        (self.emit)(node, wire::RunEvent { of: Some(of) });
+        (self.emit)(node, wire::RunEvent { payload: Some(payload) });
     }
 
     pub fn event(&mut self, at_ns: u64, node: &str, kind: Kind, subject: &str, message: &str) {
         let (subject, message) = (subject.to_owned(), message.to_owned());
         let event = wire::Event { at_ns, subject, message, kind: Some(kind) };
-        self.push(node, Of::Event(event));
+        self.push(node, Payload::Event(event));
     }
 
     pub fn flow_start(&mut self, now_ns: u64, connection: &Connection) {
@@ -105,7 +105,7 @@ impl<'a> Rows<'a> {
                 unit: stat.unit.to_owned(),
                 value: stat.value.into(),
             };
-            self.push(&connection.nodes[0], Of::CcState(row));
+            self.push(&connection.nodes[0], Payload::CcState(row));
         }
     }
 
@@ -129,7 +129,7 @@ impl<'a> Rows<'a> {
             source: "plan".to_owned(),
             rc: 0,
         };
-        self.push(&link.node, Of::LinkChange(row));
+        self.push(&link.node, Payload::LinkChange(row));
     }
 
     /// Emits a change of the plan.
@@ -152,7 +152,7 @@ impl<'a> Rows<'a> {
             source: change.source.clone(),
             rc: if failed { -EOPNOTSUPP } else { 0 },
         };
-        self.push(&link.node, Of::LinkChange(row));
+        self.push(&link.node, Payload::LinkChange(row));
     }
 
     /// Emits the counters of a link, and the rows of its trace and packet log since the last call.
@@ -161,7 +161,7 @@ impl<'a> Rows<'a> {
             return;
         }
         let sample = link.link.sample(now_ns, (&link.name, &link.dev));
-        self.push(&link.node, Of::QdiscSample(sample));
+        self.push(&link.node, Payload::QdiscSample(sample));
         self.link_history(now_ns, link);
     }
 
@@ -171,8 +171,8 @@ impl<'a> Rows<'a> {
         let (mut changes, mut packets) = (Vec::new(), Vec::new());
         link.link.changes(now_ns, names, &mut changes);
         link.link.packets(names, &mut packets);
-        changes.into_iter().for_each(|row| self.push(&link.node, Of::LinkChange(row)));
-        packets.into_iter().for_each(|row| self.push(&link.node, Of::LinkPacket(row)));
+        changes.into_iter().for_each(|row| self.push(&link.node, Payload::LinkChange(row)));
+        packets.into_iter().for_each(|row| self.push(&link.node, Payload::LinkPacket(row)));
     }
 
     /// Emits the last rows of a link.
@@ -183,7 +183,7 @@ impl<'a> Rows<'a> {
         self.link_history(now_ns, link);
         let mut timing = Vec::new();
         link.link.timing(now_ns, (&link.name, &link.dev), &mut timing);
-        timing.into_iter().for_each(|row| self.push(&link.node, Of::LinkTiming(row)));
+        timing.into_iter().for_each(|row| self.push(&link.node, Payload::LinkTiming(row)));
     }
 
     /// Emits the last rows of a node.
@@ -191,7 +191,7 @@ impl<'a> Rows<'a> {
         self.event(now_ns, node, Kind::TrialEnd(NoData {}), "", "");
         let rows_sent = self.counts.get(node).copied().unwrap_or(0);
         let done = wire::Done { rows_sent, ..wire::Done::default() };
-        (self.emit)(node, wire::RunEvent { of: Some(Of::Done(done)) });
+        (self.emit)(node, wire::RunEvent { payload: Some(Payload::Done(done)) });
     }
 }
 
@@ -266,7 +266,7 @@ impl FlowRows {
                 row.pmtu_bytes = Some(MTU_BYTES);
                 row.reorder_pkts = Some(counters.reord_seen);
             }
-            rows.push(&connection.nodes[at], Of::Interval(row));
+            rows.push(&connection.nodes[at], Payload::Interval(row));
         }
         (self.last_ns, self.last_bytes) = (end_ns, bytes);
         self.last_retransmits = counters.total_retrans;
@@ -291,7 +291,7 @@ impl FlowRows {
                 _ => fill_receiver(connection, &mut row),
             };
             if filled.is_some() {
-                rows.push(&connection.nodes[at], Of::FlowSample(row));
+                rows.push(&connection.nodes[at], Payload::FlowSample(row));
             }
         }
     }
@@ -333,7 +333,7 @@ impl FlowRows {
                 side: side.into(),
                 ..wire::Flow::default()
             };
-            rows.push(&connection.nodes[at], Of::Flow(row));
+            rows.push(&connection.nodes[at], Payload::Flow(row));
         }
     }
 }

@@ -9,7 +9,7 @@ use ccbench_proto::resolve::TimedChange;
 use ccbench_proto::schedule::{CONNECT_TIMEOUT_S, NodeTask};
 use ccbench_proto::topology::Topology;
 use ccbench_proto::wire;
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::run_event::Payload;
 
 use crate::T0_NS;
 use crate::acks::AckRows;
@@ -475,7 +475,7 @@ impl Simulation {
     ) {
         let probe = &mut self.probes[index];
         let Some(row) = probe.finish(now_ns, seq, is_lost) else { return };
-        rows.push(&probe.node, Of::Probe(row));
+        rows.push(&probe.node, Payload::Probe(row));
         if let Some(next_ns) = probe.next_interval_ns(now_ns) {
             self.events.add(next_ns, Event::ProbeTimeout(index, seq + 1));
         }
@@ -505,7 +505,7 @@ impl Simulation {
             self.violation = Some(SimulatorError::Violation { subject, violation });
         }
         if let Some(row) = probe.ended.take() {
-            rows.push(&probe.node, Of::Probe(row));
+            rows.push(&probe.node, Payload::Probe(row));
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ccbench_proto::plan::{Cc, Ecn, SysctlValue};
 use ccbench_proto::schedule::NodeTask;
 
-use crate::congestion_control::{CongestionControl, Wants};
+use crate::congestion_control::{CcRequirements, CongestionControl};
 use crate::ecn_negotiation::EcnVariant;
 use crate::error::SimulatorError;
 use crate::tcp::{EcnMode, SenderConfig, SocketBuffer};
@@ -69,9 +69,9 @@ impl Sysctls<'_> {
     }
 
     /// Returns the ECN field of data sent with the congestion control of this name in the plan, if that counts marks.
-    pub fn counted_ect(&self, name: &str, wants: Wants) -> Option<Ecn> {
-        let ect1 = self.0.cc.get(name).and_then(|cc| cc.ect1).unwrap_or(wants.ect1);
-        wants.ecn.then_some(if ect1 { Ecn::Ect1 } else { Ecn::Ect0 })
+    pub fn counted_ect(&self, name: &str, requirements: CcRequirements) -> Option<Ecn> {
+        let ect1 = self.0.cc.get(name).and_then(|cc| cc.ect1).unwrap_or(requirements.ect1);
+        requirements.ecn.then_some(if ect1 { Ecn::Ect1 } else { Ecn::Ect0 })
     }
 
     /// Returns the configuration of a sending socket before the handshake. `seed` is that of its congestion control.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use ccbench_proto::wire::RunEvent;
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::run_event::Payload;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 mod support;
@@ -21,22 +21,10 @@ static TURN: Mutex<()> = Mutex::new(());
 
 /// Returns a plan with two flows over this rate and 10 ms each way.
 fn plan(cc: &str, queue: &str, loss: &str, rate_mbit: u32) -> String {
-    format!(
+    let link =
+        format!("rate = \"{rate_mbit}mbit\"\ndelay = \"10ms\"\nqueue = {{ {queue} }}\n{loss}");
+    let rest = format!(
         r#"
-name = "allocations"
-[nodes]
-src = {{}}
-router = {{}}
-dst = {{}}
-[wires]
-path = ["src", "router", "dst"]
-[links.there]
-node = "router"
-toward = "dst"
-rate = "{rate_mbit}mbit"
-delay = "10ms"
-queue = {{ {queue} }}
-{loss}
 [links.back]
 node = "router"
 toward = "src"
@@ -56,7 +44,8 @@ name = "only"
 length = "10s"
 flows = ["f"]
 "#
-    )
+    );
+    support::one_link_plan("allocations", &link, &rest)
 }
 
 /// Returns the number of packets that passed both links, and the number of allocations.
@@ -66,7 +55,7 @@ fn run(text: &str) -> (u64, usize) {
     let change = region.change();
     let mut sent = BTreeMap::new();
     for (_, event) in &rows {
-        if let Some(Of::QdiscSample(row)) = &event.of {
+        if let Some(Payload::QdiscSample(row)) = &event.payload {
             sent.insert(row.link.as_str(), row.sent_pkts);
         }
     }
@@ -124,7 +113,7 @@ fn a_measurement_leaves_no_memory_behind() {
     let region = Region::new(ALLOCATOR);
     let (mut count, mut early_bytes, mut late_bytes) = (0, 0, 0);
     let emit = &mut |_: &str, event: RunEvent| {
-        if !matches!(event.of, Some(Of::Probe(_))) {
+        if !matches!(event.payload, Some(Payload::Probe(_))) {
             return;
         }
         let change = region.change();

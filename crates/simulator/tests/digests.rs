@@ -13,7 +13,7 @@ use ccbench_proto::plan;
 use ccbench_proto::plan::check::{self, CheckedPlan, Target, TraceFacts, TraceFiles};
 use ccbench_proto::schedule;
 use ccbench_proto::trace;
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::run_event::Payload;
 use ccbench_simulator::{MODEL_VERSION, Simulation};
 use prost::Message as _;
 
@@ -39,24 +39,24 @@ fn traces(text: &str) -> TraceFiles {
     check::trace_files(text, &[]).into_iter().map(facts).collect()
 }
 
-fn table_of(row: &Of) -> &'static str {
+fn table_of(row: &Payload) -> &'static str {
     match row {
-        Of::FlowSample(_) => "flow_samples",
-        Of::Interval(_) => "intervals",
-        Of::Probe(_) => "probes",
-        Of::QdiscSample(_) => "qdisc_samples",
-        Of::LinkChange(_) => "link_changes",
-        Of::HostSample(_) => "host_samples",
-        Of::Event(_) => "events",
-        Of::Flow(_) => "flows",
-        Of::Raw(_) => "raw",
-        Of::Done(_) => "done",
-        Of::LinkTiming(_) => "link_timing",
-        Of::LinkPacket(_) => "link_packets",
-        Of::CcState(_) => "cc_state",
-        Of::Acks(_) => "acks",
-        Of::TcpEvents(_) => "tcp_events",
-        Of::AckCount(_) => "ack_counts",
+        Payload::FlowSample(_) => "flow_samples",
+        Payload::Interval(_) => "intervals",
+        Payload::Probe(_) => "probes",
+        Payload::QdiscSample(_) => "qdisc_samples",
+        Payload::LinkChange(_) => "link_changes",
+        Payload::HostSample(_) => "host_samples",
+        Payload::Event(_) => "events",
+        Payload::Flow(_) => "flows",
+        Payload::Raw(_) => "raw",
+        Payload::Done(_) => "done",
+        Payload::LinkTiming(_) => "link_timing",
+        Payload::LinkPacket(_) => "link_packets",
+        Payload::CcState(_) => "cc_state",
+        Payload::Acks(_) => "acks",
+        Payload::TcpEvents(_) => "tcp_events",
+        Payload::AckCount(_) => "ack_counts",
     }
 }
 
@@ -65,7 +65,7 @@ fn simulate(point: &CheckedPlan, seed: u64) -> BTreeMap<&'static str, Table> {
     let mut tables = BTreeMap::<_, Table>::new();
     let simulation = Simulation::of_trial(point, seed).unwrap();
     let emit = &mut |node: &str, event: ccbench_proto::wire::RunEvent| {
-        let table = tables.entry(table_of(event.of.as_ref().unwrap())).or_default();
+        let table = tables.entry(table_of(event.payload.as_ref().unwrap())).or_default();
         table.rows += 1;
         table.bytes.push(node.len() as u8);
         table.bytes.extend(node.as_bytes());

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use ccbench_proto::plan::check::{self, CheckedPlan, Target, TraceFiles};
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::run_event::Payload;
 use ccbench_proto::wire::{FlowSample, RunEvent, Side};
 use ccbench_simulator::Simulation;
 
@@ -48,9 +48,9 @@ struct Trial {
 
 fn simulate(point: &CheckedPlan) -> Trial {
     let mut trial = Trial { ends: BTreeMap::new(), marks_pkts: 0 };
-    let emit = &mut |_: &str, event: RunEvent| match event.of.unwrap() {
-        Of::FlowSample(sample) => drop(trial.ends.insert(sample.side(), sample)),
-        Of::QdiscSample(sample) if sample.link == "bottleneck" => {
+    let emit = &mut |_: &str, event: RunEvent| match event.payload.unwrap() {
+        Payload::FlowSample(sample) => drop(trial.ends.insert(sample.side(), sample)),
+        Payload::QdiscSample(sample) if sample.link == "bottleneck" => {
             trial.marks_pkts = sample.ce_mark_pkts.unwrap_or(0) + sample.ecn_mark_pkts.unwrap_or(0);
         }
         _ => {}

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::run_event::Payload;
 use ccbench_proto::wire::{Flow, Side};
 
 mod support;
@@ -44,8 +44,8 @@ fn flows(bytes: u64, keys: &str) -> [Flow; 2] {
     let text = PLAN.replace("BYTES", &format!("{bytes}B")).replace("KEYS", keys);
     let rows = support::rows(&text, 1).unwrap().into_iter();
     let mut found: Vec<Flow> = rows
-        .filter_map(|(_, event)| match event.of {
-            Some(Of::Flow(flow)) => Some(flow),
+        .filter_map(|(_, event)| match event.payload {
+            Some(Payload::Flow(flow)) => Some(flow),
             _ => None,
         })
         .collect();

@@ -5,22 +5,12 @@ use ccbench_proto::event::Kind;
 use ccbench_proto::plan::check;
 use ccbench_simulator::Simulation;
 
+mod support;
+
 /// Returns the flows of each shared queue at the bottleneck, for a queue with these keys and this number of flows.
 fn shared(queue: &str, count: u32) -> Vec<Vec<String>> {
-    let text = format!(
+    let rest = format!(
         r#"
-name = "flow-queues"
-[nodes]
-src = {{}}
-router = {{}}
-dst = {{}}
-[wires]
-path = ["src", "router", "dst"]
-[links.there]
-node = "router"
-toward = "dst"
-rate = "10mbit"
-queue = {queue}
 [flows.bulk]
 from = "src"
 to = "dst"
@@ -32,6 +22,8 @@ length = "1s"
 flows = ["bulk"]
 "#
     );
+    let link = format!("rate = \"10mbit\"\nqueue = {queue}");
+    let text = support::one_link_plan("flow-queues", &link, &rest);
     let (plan, _) = check::read(&text, &[]).unwrap();
     let replies = Simulation::of_trial(&plan, 1).unwrap().replies();
     let events = replies["router"].events.iter();

@@ -2,31 +2,19 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use ccbench_proto::event::Kind;
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::run_event::Payload;
 use ccbench_proto::wire::{Event, FlowSample, RunEvent, Side};
 use ccbench_simulator::T0_NS;
 
 mod support;
 
-use support::rows;
+use support::{one_link_plan, rows};
 
 /// Returns a plan with two connections over a path with this delay in each direction. `there` has more keys of the link to `dst`.
 fn plan(delay: &str, there: &str, flow: &str, more: &str) -> String {
-    format!(
+    let link = format!("rate = \"10mbit\"\ndelay = \"{delay}\"\n{there}");
+    let rest = format!(
         r#"
-name = "handshake"
-[nodes]
-src = {{}}
-router = {{}}
-dst = {{}}
-[wires]
-path = ["src", "router", "dst"]
-[links.there]
-node = "router"
-toward = "dst"
-rate = "10mbit"
-delay = "{delay}"
-{there}
 [links.back]
 node = "router"
 toward = "src"
@@ -41,13 +29,14 @@ name = "only"
 length = "8s"
 flows = ["f"]
 {more}"#
-    )
+    );
+    one_link_plan("handshake", &link, &rest)
 }
 
 /// Returns the first sample of the first connection's sender.
 fn first_sample(rows: &[(String, RunEvent)]) -> &FlowSample {
-    let mut samples = rows.iter().filter_map(|(_, event)| match &event.of {
-        Some(Of::FlowSample(row)) => Some(row),
+    let mut samples = rows.iter().filter_map(|(_, event)| match &event.payload {
+        Some(Payload::FlowSample(row)) => Some(row),
         _ => None,
     });
     samples.find(|row| row.side() == Side::Sender && row.flow_id == "f/0").unwrap()
@@ -57,7 +46,7 @@ fn first_sample(rows: &[(String, RunEvent)]) -> &FlowSample {
 fn events(rows: &[(String, RunEvent)]) -> Vec<(&str, &Event)> {
     let mut events = Vec::new();
     for (node, row) in rows {
-        if let Some(Of::Event(event)) = &row.of
+        if let Some(Payload::Event(event)) = &row.payload
             && event.subject == "f"
         {
             events.push((node.as_str(), event));
@@ -114,8 +103,8 @@ fn a_connection_that_is_not_made_in_time_fails_its_flow_group() {
         let events = events(&rows);
         let is_end = |(_, event): &&(&str, &Event)| matches!(event.kind, Some(Kind::FlowEnd(_)));
         assert_eq!(events.iter().filter(is_end).count(), 1, "{flow}");
-        let moved = |(_, row): &&(String, RunEvent)| match &row.of {
-            Some(Of::Flow(row)) => row.bytes > 0 || row.start_s.is_some(),
+        let moved = |(_, row): &&(String, RunEvent)| match &row.payload {
+            Some(Payload::Flow(row)) => row.bytes > 0 || row.start_s.is_some(),
             _ => false,
         };
         assert_eq!(rows.iter().filter(moved).count(), 0, "{flow}");

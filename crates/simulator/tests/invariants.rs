@@ -7,13 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ccbench_proto::cc;
 use ccbench_proto::plan::Queue;
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::plan::check::{self, Target, TraceFiles};
+use ccbench_proto::wire::run_event::Payload;
 use ccbench_proto::wire::{Acks, FlowSample, QdiscSample, RunEvent, Side, TcpEvent, TcpEventKind};
 use ccbench_simulator::T0_NS;
 
 mod support;
 
-use support::rows;
+use support::{one_link_plan, rows};
 
 const RATE_BPS: f64 = 10e6;
 const LENGTH_S: f64 = 3.0;
@@ -26,41 +27,38 @@ fn controls() -> impl Iterator<Item = &'static str> {
     cc::SIMULATED_BUILTINS.into_iter().chain(own)
 }
 
-/// Every queue that the simulator has.
-const QUEUES: [&str; 10] = [
+/// Queues with keys, and those that the tests below name. [`queues`] adds the other kinds.
+const QUEUES: [&str; 9] = [
     r#"{ kind = "bfifo", limit = "40000B" }"#,
     r#"{ kind = "pfifo", limit = "5p" }"#,
     r#"{ kind = "codel", ecn = true }"#,
     r#"{ kind = "fq_codel", ecn = true }"#,
     r#"{ kind = "fq" }"#,
-    r#"{ kind = "pie" }"#,
     r#"{ kind = "red", min = "10000B", max = "40000B", limit = "80000B", ecn = true }"#,
-    r#"{ kind = "dualpi2" }"#,
     r#"{ kind = "pfifo_head_drop", limit = "30p" }"#,
+    r#"{ kind = "dualpi2" }"#,
     r#"{ kind = "bfifo_head_drop", limit = "40000B" }"#,
 ];
+
+/// Returns a queue of every kind that the simulator has, without keys if [`QUEUES`] has none of that kind.
+fn queues() -> Vec<String> {
+    let is_new = |kind: &&&str| !QUEUES.iter().any(|queue| queue.contains(&format!("\"{kind}\"")));
+    let plain = Queue::kinds().iter().filter(is_new).map(|kind| format!("{{ kind = \"{kind}\" }}"));
+    let is_simulated = |queue: &String| {
+        let text = plan("reno", queue, "", "");
+        check::read_for(Target::Simulator, &text, &[], TraceFiles::new()).is_ok()
+    };
+    QUEUES.into_iter().map(str::to_owned).chain(plain.filter(is_simulated)).collect()
+}
 
 /// Returns a plan with two flows over a bottleneck of 10 Mbit/s and 10 ms each way.
 fn plan(cc: &str, queue: &str, link: &str, flow: &str) -> String {
     let own = !cc::SIMULATED_BUILTINS.contains(&cc);
     let instance = if own { format!("[cc.x]\nalgorithm = \"{cc}\"\n") } else { String::new() };
     let cc = if own { "x" } else { cc };
-    format!(
+    let link = format!("rate = \"10mbit\"\ndelay = \"10ms\"\nqueue = {queue}\n{link}");
+    let rest = format!(
         r#"
-name = "invariants"
-[nodes]
-src = {{}}
-router = {{}}
-dst = {{}}
-[wires]
-path = ["src", "router", "dst"]
-[links.there]
-node = "router"
-toward = "dst"
-rate = "10mbit"
-delay = "10ms"
-queue = {queue}
-{link}
 [links.back]
 node = "router"
 toward = "src"
@@ -81,7 +79,8 @@ name = "only"
 length = "3s"
 flows = ["f"]
 {instance}"#
-    )
+    );
+    one_link_plan("invariants", &link, &rest)
 }
 
 /// Checks what must always hold. Returns the bytes received by both flows.
@@ -90,8 +89,8 @@ fn check_rows(what: &str, rows: &[(String, RunEvent)]) -> u64 {
     let mut ends: BTreeMap<(String, Side), (u64, u64)> = BTreeMap::new();
     let mut before: BTreeMap<(String, Side), (u64, u32)> = BTreeMap::new();
     for (_, event) in rows {
-        match event.of.as_ref().unwrap() {
-            Of::FlowSample(row) => {
+        match event.payload.as_ref().unwrap() {
+            Payload::FlowSample(row) => {
                 assert!(row.at_ns >= last_ns, "{what}: time goes back");
                 last_ns = row.at_ns;
                 let key = (row.flow_id.clone(), row.side());
@@ -113,7 +112,7 @@ fn check_rows(what: &str, rows: &[(String, RunEvent)]) -> u64 {
                 }
                 ends.insert(key, bytes);
             }
-            Of::QdiscSample(row) => {
+            Payload::QdiscSample(row) => {
                 assert!(row.at_ns >= last_ns, "{what}: time goes back");
                 last_ns = row.at_ns;
                 assert!(sampled.insert((row.link.clone(), row.at_ns)), "{what}: sampled twice");
@@ -139,16 +138,16 @@ fn every_queue_is_listed() {
     // The simulator does not model CAKE.
     for kind in Queue::kinds().iter().filter(|kind| **kind != "cake") {
         let kind = format!("kind = \"{kind}\"");
-        assert!(QUEUES.iter().any(|queue| queue.contains(&kind)), "{kind}");
+        assert!(queues().iter().any(|queue| queue.contains(&kind)), "{kind} needs keys in QUEUES");
     }
 }
 
 #[test]
 fn every_congestion_control_works_with_every_queue() {
     for cc in controls() {
-        for queue in QUEUES {
+        for queue in queues() {
             let what = format!("{cc} {queue}");
-            let rows = rows(&plan(cc, queue, "", ""), 1).unwrap_or_else(|e| panic!("{what}: {e}"));
+            let rows = rows(&plan(cc, &queue, "", ""), 1).unwrap_or_else(|e| panic!("{what}: {e}"));
             let share =
                 check_rows(&what, &rows) as f64 * 8.0 / (RATE_BPS * LENGTH_S * PAYLOAD_SHARE);
             // A queue of five packets is very short. CX takes longer than this trial to reach its share. TA, whose threshold is a few
@@ -206,8 +205,8 @@ fn bursts_policers_and_new_ecn_fields_lose_nothing_for_good() {
 
 /// Returns the last row of the link to `dst`.
 fn last_of_there(rows: &[(String, RunEvent)]) -> &QdiscSample {
-    let mut samples = rows.iter().filter_map(|(_, event)| match event.of.as_ref() {
-        Some(Of::QdiscSample(row)) if row.link == "there" => Some(row),
+    let mut samples = rows.iter().filter_map(|(_, event)| match event.payload.as_ref() {
+        Some(Payload::QdiscSample(row)) if row.link == "there" => Some(row),
         _ => None,
     });
     samples.next_back().unwrap()
@@ -238,7 +237,7 @@ fn bleached_packets_have_no_marks() {
     assert_eq!((row.ecn_mark_pkts, row.ce_rewritten_pkts), (Some(0), Some(0)));
     assert!(row.ecn_rewritten_pkts.unwrap() > 100, "{row:?}");
     for (_, event) in &rows {
-        if let Some(Of::FlowSample(row)) = &event.of {
+        if let Some(Payload::FlowSample(row)) = &event.payload {
             assert_eq!(row.delivered_ce_pkts.unwrap_or(0), 0);
         }
     }
@@ -264,7 +263,7 @@ fn connections_are_made_in_turn_and_start_together() {
         let rows = rows(&plan("reno", QUEUES[0], "", flow), 1).unwrap();
         let mut starts_ms = Vec::new();
         for (_, event) in &rows {
-            if let Some(Of::Flow(row)) = &event.of {
+            if let Some(Payload::Flow(row)) = &event.payload {
                 starts_ms.push(row.start_s.unwrap() * 1e3);
             }
         }
@@ -288,7 +287,7 @@ fn marks_are_counted_at_both_ends() {
     let rows = rows(&plan("prague", QUEUES[7], "", ""), 1).unwrap();
     let mut marked = BTreeMap::new();
     for (_, event) in &rows {
-        if let Some(Of::FlowSample(row)) = &event.of {
+        if let Some(Payload::FlowSample(row)) = &event.payload {
             let count = match row.side() {
                 Side::Sender => row.delivered_ce_pkts,
                 _ => row.received_ce_pkts,
@@ -320,14 +319,14 @@ impl<'a> Socket<'a> {
     fn of(rows: &'a [(String, RunEvent)], flow: &str, side: Side) -> Self {
         let mut socket = Self::default();
         for (_, event) in rows {
-            match event.of.as_ref().unwrap() {
-                Of::FlowSample(row) if (row.flow_id.as_str(), row.side()) == (flow, side) => {
+            match event.payload.as_ref().unwrap() {
+                Payload::FlowSample(row) if (row.flow_id.as_str(), row.side()) == (flow, side) => {
                     socket.samples.push(row);
                 }
-                Of::Acks(batch) if (batch.flow_id.as_str(), batch.side()) == (flow, side) => {
+                Payload::Acks(batch) if (batch.flow_id.as_str(), batch.side()) == (flow, side) => {
                     socket.acks.push(batch);
                 }
-                Of::TcpEvents(all) => {
+                Payload::TcpEvents(all) => {
                     let is_own =
                         |event: &&TcpEvent| (event.flow_id.as_str(), event.side()) == (flow, side);
                     socket.events.extend(all.events.iter().filter(is_own));
@@ -463,12 +462,18 @@ fn sample_acks_selects_rows() {
         |acks: &str| rows(&watched("prague", QUEUES[7], "loss = \"1%\"", "", acks), 1).unwrap();
     let others = |rows: &[(String, RunEvent)]| -> Vec<(String, RunEvent)> {
         let is_other = |(_, event): &&(String, RunEvent)| {
-            !matches!(event.of, Some(Of::Acks(_) | Of::TcpEvents(_) | Of::Done(_)))
+            !matches!(
+                event.payload,
+                Some(Payload::Acks(_) | Payload::TcpEvents(_) | Payload::Done(_))
+            )
         };
         rows.iter().filter(is_other).cloned().collect()
     };
     let [off, auto, change, every] = ["off", "auto", "on-change", "every-ack"].map(all);
-    assert!(!off.iter().any(|(_, row)| matches!(row.of, Some(Of::Acks(_) | Of::TcpEvents(_)))));
+    assert!(
+        !off.iter()
+            .any(|(_, row)| matches!(row.payload, Some(Payload::Acks(_) | Payload::TcpEvents(_))))
+    );
     for watched in [&auto, &change, &every] {
         assert_eq!(others(watched), others(&off), "watching changes nothing else");
     }

@@ -1,7 +1,7 @@
 //! Tests plans that change the parameters of a queue during a trial.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::run_event::Payload;
 use ccbench_simulator::T0_NS;
 
 mod support;
@@ -39,9 +39,9 @@ set = { "links.there.queue.limit" = "20000B" }
 fn a_lower_limit_bounds_the_backlog() {
     let (mut changes, mut before, mut after) = (Vec::new(), 0, 0);
     for (_, row) in rows(PLAN, 1).unwrap() {
-        match row.of {
-            Some(Of::LinkChange(change)) if change.source != "plan" => changes.push(change),
-            Some(Of::QdiscSample(sample)) => {
+        match row.payload {
+            Some(Payload::LinkChange(change)) if change.source != "plan" => changes.push(change),
+            Some(Payload::QdiscSample(sample)) => {
                 let since_ms = sample.at_ns.saturating_sub(T0_NS) / 1_000_000;
                 if since_ms <= 2000 {
                     before = before.max(sample.backlog_bytes);

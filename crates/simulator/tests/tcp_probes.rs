@@ -4,13 +4,13 @@
 
 use ccbench_proto::event::Kind;
 use ccbench_proto::http;
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::run_event::Payload;
 use ccbench_proto::wire::{Probe, ProbeKind, RunEvent, Side};
 use ccbench_simulator::T0_NS;
 
 mod support;
 
-use support::rows;
+use support::{one_link_plan, rows};
 
 /// Payload of a full segment, and the size of its frame.
 const MSS_BYTES: u64 = 1448;
@@ -25,20 +25,9 @@ const PROBE: &str = "[probes.p]\nfrom = \"src\"\nto = \"dst\"\n";
 /// Returns a trial of 4 s with a probe from `src` to `dst`, 10 ms each way. `there` and `back` are more keys of the links, `more` has more
 /// tables.
 fn plan(probe: &str, there: &str, back: &str, more: &str) -> String {
-    format!(
+    let link = format!("delay = \"10ms\"\n{there}");
+    let rest = format!(
         r#"
-name = "tcp-probes"
-[nodes]
-src = {{}}
-router = {{}}
-dst = {{}}
-[wires]
-path = ["src", "router", "dst"]
-[links.there]
-node = "router"
-toward = "dst"
-delay = "10ms"
-{there}
 [links.back]
 node = "router"
 toward = "src"
@@ -50,7 +39,8 @@ delay = "10ms"
 name = "only"
 length = "4s"
 "#
-    )
+    );
+    one_link_plan("tcp-probes", &link, &rest)
 }
 
 /// Returns the keys of a link with this rate, whose queue drops nothing.
@@ -65,8 +55,8 @@ fn page(bytes: u64, more: &str) -> String {
 
 /// Returns the probe's rows.
 fn measured(rows: &[(String, RunEvent)]) -> Vec<Probe> {
-    let probe = |(node, event): &(String, RunEvent)| match &event.of {
-        Some(Of::Probe(row)) => {
+    let probe = |(node, event): &(String, RunEvent)| match &event.payload {
+        Some(Payload::Probe(row)) => {
             assert_eq!((node.as_str(), row.probe_id.as_str()), ("src", "p"));
             Some(row.clone())
         }
@@ -81,8 +71,8 @@ fn run(text: &str) -> Vec<Probe> {
 
 /// Returns the messages of the events `probe_unfinished`.
 fn unfinished(rows: &[(String, RunEvent)]) -> Vec<String> {
-    let event = |(node, event): &(String, RunEvent)| match &event.of {
-        Some(Of::Event(event)) if matches!(event.kind, Some(Kind::ProbeUnfinished(_))) => {
+    let event = |(node, event): &(String, RunEvent)| match &event.payload {
+        Some(Payload::Event(event)) if matches!(event.kind, Some(Kind::ProbeUnfinished(_))) => {
             assert_eq!((node.as_str(), event.subject.as_str()), ("src", "p"));
             Some(event.message.clone())
         }
@@ -304,11 +294,11 @@ fn flow_and_fetches_share_the_line() {
     let fetched: u64 = measured(&all).iter().filter_map(|row| row.bytes).sum();
     let (mut received, mut sent_pkts) = (0, 0);
     for (_, event) in &all {
-        match event.of.as_ref().unwrap() {
-            Of::FlowSample(row) if row.side() == Side::Receiver => {
+        match event.payload.as_ref().unwrap() {
+            Payload::FlowSample(row) if row.side() == Side::Receiver => {
                 received = row.bytes_received.unwrap();
             }
-            Of::QdiscSample(row) if row.link == "back" => sent_pkts = row.sent_pkts,
+            Payload::QdiscSample(row) if row.link == "back" => sent_pkts = row.sent_pkts,
             _ => {}
         }
     }

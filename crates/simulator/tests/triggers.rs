@@ -2,31 +2,20 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use ccbench_proto::wire::LinkChange;
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::run_event::Payload;
 
 mod support;
 
-use support::rows;
+use support::{one_link_plan, rows};
 
 const MS: u64 = 1_000_000;
 
 /// Returns a plan with a flow whose link is not at the sender, and this change.
 fn plan(change: &str) -> String {
-    format!(
+    let link =
+        "rate = \"10mbit\"\ndelay = \"20ms\"\nqueue = { kind = \"bfifo\", limit = \"2bdp\" }";
+    let rest = format!(
         r#"
-name = "triggers"
-[nodes]
-src = {{}}
-router = {{}}
-dst = {{}}
-[wires]
-path = ["src", "router", "dst"]
-[links.there]
-node = "router"
-toward = "dst"
-rate = "10mbit"
-delay = "20ms"
-queue = {{ kind = "bfifo", limit = "2bdp" }}
 [cc.probing]
 algorithm = "bbr3"
 [flows.one]
@@ -39,7 +28,8 @@ length = "3s"
 flows = ["one"]
 {change}
 "#
-    )
+    );
+    one_link_plan("triggers", link, &rest)
 }
 
 /// Returns a change of the link's rate.
@@ -56,9 +46,9 @@ type Made = (Vec<LinkChange>, Vec<(&'static str, u64, String)>);
 fn made(text: &str) -> Made {
     let (mut changes, mut events) = (Vec::new(), Vec::new());
     for (_, row) in rows(text, 1).unwrap() {
-        match row.of {
-            Some(Of::LinkChange(change)) if change.source != "plan" => changes.push(change),
-            Some(Of::Event(event)) if event.name().starts_with("change_") => {
+        match row.payload {
+            Some(Payload::LinkChange(change)) if change.source != "plan" => changes.push(change),
+            Some(Payload::Event(event)) if event.name().starts_with("change_") => {
                 events.push((event.name(), event.at_ns, event.message));
             }
             _ => {}
@@ -82,11 +72,11 @@ fn a_state_changes_the_queue_for_a_time() {
         .replace("flows = [\"one\"]", "flows = [\"one\", \"two\"]");
     let (mut changed_ns, mut backlogs) = (Vec::new(), Vec::new());
     for (_, row) in rows(&text, 1).unwrap() {
-        match row.of {
-            Some(Of::LinkChange(change)) if change.source != "plan" => {
+        match row.payload {
+            Some(Payload::LinkChange(change)) if change.source != "plan" => {
                 changed_ns.push(change.applied_at_ns);
             }
-            Some(Of::QdiscSample(row)) if row.link == "there" => {
+            Some(Payload::QdiscSample(row)) if row.link == "there" => {
                 backlogs.push((row.at_ns, row.backlog_bytes));
             }
             _ => {}
@@ -158,8 +148,8 @@ fn a_state_that_never_comes_is_reported() {
 fn looking_at_a_state_changes_nothing() {
     let samples = |text: &str| -> Vec<_> {
         let rows = rows(text, 1).unwrap().into_iter();
-        rows.filter_map(|(node, row)| match row.of {
-            Some(Of::FlowSample(sample)) => Some((node, sample)),
+        rows.filter_map(|(node, row)| match row.payload {
+            Some(Payload::FlowSample(sample)) => Some((node, sample)),
             _ => None,
         })
         .collect()

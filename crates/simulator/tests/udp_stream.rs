@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use ccbench_proto::wire::ProbeKind;
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::run_event::Payload;
 use ccbench_simulator::T0_NS;
 
 mod support;
@@ -38,8 +38,8 @@ length = "3s"
 /// Returns the number of packets that arrived in each interval, and when the first interval begins.
 fn packets(rate: &str) -> (u64, Vec<u64>) {
     let rows = support::rows(&PLAN.replace("RATE", rate), 1).unwrap();
-    let of_probe = |(node, event): (String, ccbench_proto::wire::RunEvent)| match event.of {
-        Some(Of::Probe(row)) => Some((node, row)),
+    let of_probe = |(node, event): (String, ccbench_proto::wire::RunEvent)| match event.payload {
+        Some(Payload::Probe(row)) => Some((node, row)),
         _ => None,
     };
     let rows: Vec<_> = rows.into_iter().filter_map(of_probe).collect();

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_proto::wire::{self, run_event::Payload};
 
 use super::record::{self, Kind, ROW_BYTES, RecordHeader, Rows};
 use crate::FlowPorts;
@@ -24,7 +24,7 @@ pub struct Batcher {
     sockets: Vec<Socket>,
     events: Vec<wire::TcpEvent>,
     events_since_ns: u64,
-    ready: Vec<Of>,
+    ready: Vec<Payload>,
     /// Records that could not be read.
     malformed: u64,
 }
@@ -150,18 +150,18 @@ impl Batcher {
         Rows::new(&socket.rows, self.tick_us).fill(&mut acks);
         socket.sent.rows += acks.at_ns.len() as u64;
         socket.rows.clear();
-        self.ready.push(Of::Acks(acks));
+        self.ready.push(Payload::Acks(acks));
     }
 
     fn close_events(&mut self) {
         let events = std::mem::take(&mut self.events);
         if !events.is_empty() {
-            self.ready.push(Of::TcpEvents(wire::TcpEvents { events }));
+            self.ready.push(Payload::TcpEvents(wire::TcpEvents { events }));
         }
     }
 
     /// Appends full batches and those that reached their maximum age at `now_ns`. With `all`, appends every batch.
-    pub fn drain(&mut self, now_ns: u64, all: bool, into: &mut Vec<Of>) {
+    pub fn drain(&mut self, now_ns: u64, all: bool, into: &mut Vec<Payload>) {
         let due = |since_ns: u64| all || now_ns.saturating_sub(since_ns) >= BATCH_NS;
         for at in 0..self.sockets.len() {
             if due(self.sockets[at].since_ns) {
@@ -175,7 +175,7 @@ impl Batcher {
     }
 
     /// Counts a batch from [`Batcher::drain`] as refused rather than sent.
-    pub fn count_refused(&mut self, of: &Of) {
+    pub fn count_refused(&mut self, payload: &Payload) {
         let mut count = |cookie: u64, rows: u64, events: u64| {
             if let Some(&at) = self.index.get(&cookie) {
                 let sent = &mut self.sockets[at].sent;
@@ -185,9 +185,9 @@ impl Batcher {
                 sent.refused_events += events;
             }
         };
-        match of {
-            Of::Acks(acks) => count(acks.cookie, acks.at_ns.len() as u64, 0),
-            Of::TcpEvents(events) => {
+        match payload {
+            Payload::Acks(acks) => count(acks.cookie, acks.at_ns.len() as u64, 0),
+            Payload::TcpEvents(events) => {
                 events.events.iter().for_each(|event| count(event.cookie, 0, 1));
             }
             _ => {}
@@ -258,9 +258,9 @@ mod tests {
     fn batches(batcher: &mut Batcher, now_ns: u64, all: bool) -> Vec<(String, String, usize)> {
         let mut ready = Vec::new();
         batcher.drain(now_ns, all, &mut ready);
-        let describe = |of: Of| match of {
-            Of::Acks(acks) => (acks.flow_id, acks.cc, acks.at_ns.len()),
-            Of::TcpEvents(events) => {
+        let describe = |payload: Payload| match payload {
+            Payload::Acks(acks) => (acks.flow_id, acks.cc, acks.at_ns.len()),
+            Payload::TcpEvents(events) => {
                 let kind = events.events[0].kind().as_text();
                 (kind.to_owned(), String::new(), events.events.len())
             }
@@ -313,7 +313,7 @@ mod tests {
             refused_events,
         };
         assert_eq!(batcher.sent(1, 40_000, 5201).unwrap().1, sent(1, 0, 1, 0));
-        ready.iter().for_each(|of| batcher.count_refused(of));
+        ready.iter().for_each(|payload| batcher.count_refused(payload));
         assert_eq!(batcher.sent(1, 40_000, 5201).unwrap().1, sent(0, 1, 0, 1));
     }
 

@@ -9,7 +9,7 @@ use aya::programs::{BtfTracePoint, FExit, ProgramError};
 use aya::{Btf, Ebpf, EbpfLoader};
 use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::plan::Acks;
-use ccbench_proto::wire::{self, AckHook, Side, run_event::Of};
+use ccbench_proto::wire::{self, AckHook, Side, run_event::Payload};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll;
 use rustix::time::{ClockId, Timespec, clock_getres};
@@ -249,7 +249,7 @@ fn tick_us() -> u64 {
 }
 
 impl AckSource for Source {
-    fn drain(&mut self, now_ns: u64, all: bool, into: &mut Vec<Of>) {
+    fn drain(&mut self, now_ns: u64, all: bool, into: &mut Vec<Payload>) {
         // Takes the wake-up before the records, so that those that arrive meanwhile cause another one. If this fails, the next call
         // is only earlier than necessary.
         let mut events = Vec::with_capacity(1);
@@ -262,8 +262,8 @@ impl AckSource for Source {
         self.batcher.drain(now_ns, all, into);
     }
 
-    fn count_refused(&mut self, of: &Of) {
-        self.batcher.count_refused(of);
+    fn count_refused(&mut self, payload: &Payload) {
+        self.batcher.count_refused(payload);
     }
 
     fn counts(&mut self, at_ns: u64) -> Vec<wire::AckCount> {

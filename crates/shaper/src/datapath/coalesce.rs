@@ -132,11 +132,13 @@ impl Group {
         let ip_fits = if self.tcp.ipv6 {
             usize::from(word(4)) + IPV6_BYTES == behind
         } else {
-            // Not a fragment, the next IPv4 identification, a correct header checksum.
+            // Not a fragment, the next IPv4 identification, a correct header checksum. Where both zeroes of ones' complement are correct,
+            // GSO writes 0.
             usize::from(word(2)) == behind
                 && word(4) == self.tcp.id.wrapping_add(self.count as u16)
                 && word(6) & 0xbfff == 0
                 && fold(sum(ip)) == 0xffff
+                && word(10) != 0xffff
         };
         let tcp = &frame[self.tcp.transport..];
         let sequence = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);

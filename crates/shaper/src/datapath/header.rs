@@ -48,8 +48,8 @@ pub(crate) fn ip(frame: &[u8]) -> Option<Ip> {
 /// Returns the ECN field of an Ethernet frame.
 pub(crate) fn ecn(frame: &[u8]) -> Ecn {
     match ip(frame) {
-        Some(Ip::V4(at)) => Ecn::of(frame[at + 1]),
-        Some(Ip::V6(at)) => Ecn::of(frame[at + 1] >> 4),
+        Some(Ip::V4(at)) => Ecn::from_bits(frame[at + 1]),
+        Some(Ip::V6(at)) => Ecn::from_bits(frame[at + 1] >> 4),
         None => Ecn::NotEct,
     }
 }
@@ -309,7 +309,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_new_ecn_field_updates_the_checksum(header in any::<[u8; 20]>(), bits in 0..4_u8) {
-            let (mut frame, new) = (v4(header, &[]), Ecn::of(bits));
+            let (mut frame, new) = (v4(header, &[]), Ecn::from_bits(bits));
             set_ecn(&mut frame, new);
             prop_assert_eq!(ecn(&frame), new);
             prop_assert_eq!(frame[15] & !3, header[1] & !3);

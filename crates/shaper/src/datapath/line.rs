@@ -173,7 +173,7 @@ impl Line {
         match &self.rate_source {
             RateSource::Constant(rate_bps) => *rate_bps,
             RateSource::Steps(steps) => {
-                steps.reported.piece().rate.map(Rate::bits_per_sec).or(steps.unset_bps)
+                steps.reported.span().rate.map(Rate::bits_per_sec).or(steps.unset_bps)
             }
             RateSource::Opportunities(all) => Some(all.mean_bps),
             RateSource::Buckets(buckets) => Some(buckets.rate.rate_bps()),
@@ -188,7 +188,7 @@ impl Line {
             RateSource::Steps(steps) if steps.unset_bps.is_some() => false,
             RateSource::Steps(steps) => {
                 steps.cursor.seek(at_ns.max(self.work_at_ns));
-                steps.cursor.piece().rate.is_none()
+                steps.cursor.span().rate.is_none()
             }
         }
     }
@@ -196,11 +196,11 @@ impl Line {
     /// Returns the trace's next rate change until `now_ns`, with its time. Call it until it returns `None`.
     pub(crate) fn next_step(&mut self, now_ns: u64) -> Option<(u64, Option<u64>)> {
         let RateSource::Steps(steps) = &mut self.rate_source else { return None };
-        let at_ns = steps.reported.piece().until_ns;
+        let at_ns = steps.reported.span().until_ns;
         if at_ns > now_ns || !steps.reported.advance() {
             return None;
         }
-        let rate_bps = steps.reported.piece().rate.map(Rate::bits_per_sec).or(steps.unset_bps);
+        let rate_bps = steps.reported.span().rate.map(Rate::bits_per_sec).or(steps.unset_bps);
         Some((at_ns, rate_bps))
     }
 
@@ -214,7 +214,7 @@ impl Line {
     /// Returns when the trace changes the rate next; `u64::MAX`: never.
     pub(crate) fn next_step_ns(&self) -> u64 {
         let RateSource::Steps(steps) = &self.rate_source else { return u64::MAX };
-        steps.reported.piece().until_ns
+        steps.reported.span().until_ns
     }
 
     /// Begins the trace at `at_ns`, which may be in the future. Bits that were sent before are not affected.

@@ -354,8 +354,30 @@ impl PacketQueue for Codel {
 mod tests {
     use super::*;
     use crate::datapath::header::Ecn;
+    use crate::discipline::tests::{Numbers, Samples, prompt_codel};
 
     const MS: u64 = 1_000_000;
+
+    impl Samples for Codel {
+        fn small() -> Vec<CodelQueueParams> {
+            let codel = prompt_codel();
+            let drops = CodelParams { ecn: false, ..codel };
+            [codel, drops].map(|codel| CodelQueueParams { limit: 30, codel }).to_vec()
+        }
+
+        fn any(numbers: &Numbers) -> CodelQueueParams {
+            CodelQueueParams { limit: numbers.limit, codel: numbers.codel() }
+        }
+
+        fn golden() -> Vec<(CodelQueueParams, &'static str)> {
+            let codel = CodelParams { ecn: true, ..CodelParams::default() };
+            let marks = CodelQueueParams { codel, ..CodelQueueParams::default() };
+            vec![
+                (marks, "-252 -380 *109 *193 *301"),
+                (CodelQueueParams::default(), "-109 -194 -254 -303 -346 -384"),
+            ]
+        }
+    }
 
     /// Returns a queue of `count` packets that all arrived at time zero.
     fn full(params: CodelQueueParams, count: u32, ecn: Ecn) -> Codel {

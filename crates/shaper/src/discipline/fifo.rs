@@ -271,6 +271,49 @@ impl<const HEAD_DROP: bool> PacketQueue for FifoQueue<HEAD_DROP> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::discipline::tests::{Numbers, Samples};
+
+    /// A limit that a plan may have.
+    fn any_limit(numbers: &Numbers) -> FifoLimit {
+        match numbers.flags[0] {
+            true => FifoLimit::Bytes(numbers.bytes),
+            false => FifoLimit::Packets(u64::from(numbers.limit)),
+        }
+    }
+
+    impl Samples for TailDrop {
+        fn small() -> Vec<FifoLimit> {
+            vec![FifoLimit::Packets(20)]
+        }
+
+        fn any(numbers: &Numbers) -> FifoLimit {
+            any_limit(numbers)
+        }
+
+        fn golden() -> Vec<(FifoLimit, &'static str)> {
+            vec![(
+                FifoLimit::Packets(50),
+                "-301 -307 -313 -319 -325 -331 -337 -343 -349 -355 -361 -367 -373 -379 -385 -391 -397",
+            )]
+        }
+    }
+
+    impl Samples for HeadDrop {
+        fn small() -> Vec<FifoLimit> {
+            vec![FifoLimit::Packets(20), FifoLimit::Bytes(9_000)]
+        }
+
+        fn any(numbers: &Numbers) -> FifoLimit {
+            any_limit(numbers)
+        }
+
+        fn golden() -> Vec<(FifoLimit, &'static str)> {
+            vec![(
+                FifoLimit::Bytes(75_000),
+                "-251 -257 -263 -269 -275 -281 -287 -293 -299 -305 -311 -317 -323 -329 -335 -341 -347",
+            )]
+        }
+    }
 
     fn packet(slot: u32, bytes: u32) -> Packet {
         Packet { slot, bytes, ..Packet::default() }

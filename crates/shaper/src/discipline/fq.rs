@@ -265,6 +265,41 @@ impl PacketQueue for Fq {
 mod tests {
     use super::*;
     use crate::datapath::header::Ecn;
+    use crate::discipline::tests::{Numbers, Samples};
+
+    impl Samples for Fq {
+        fn small() -> Vec<FqParams> {
+            vec![FqParams {
+                limit: 30,
+                flow_limit: 12,
+                orphan_mask: 3,
+                ce_threshold_ns: Some(1_000),
+                ..FqParams::default()
+            }]
+        }
+
+        fn any(numbers: &Numbers) -> FqParams {
+            let Numbers { limit, small, any, flags, .. } = *numbers;
+            FqParams {
+                limit,
+                flow_limit: small + 1,
+                orphan_mask: any,
+                ce_threshold_ns: numbers.ce_threshold_ns(),
+                quantum: flags[1].then_some(small + 100),
+                initial_quantum: flags[3].then_some(small + 100),
+            }
+        }
+
+        fn golden() -> Vec<(FqParams, &'static str)> {
+            let marks = FqParams { ce_threshold_ns: Some(60_000_000), ..FqParams::default() };
+            vec![(
+                marks,
+                "*293 *298 *302 *305 *309 *310 *313 *314 *318 *317 *321 *322 *325 *326 *329 *330 *333 *334 \
+                 *337 *338 *341 *342 *345 *346 *349 *350 *353 *354 *357 *358 *361 *362 *365 *366 *369 *370 \
+                 *373 *374 *377 *378 *381 *382 *385 *386 *389 *390 *393 *394 *397 *398",
+            )]
+        }
+    }
 
     fn packet(slot: u32, flow: u32) -> Packet {
         Packet { slot, bytes: 1000, flow, ecn: Ecn::Ect1, ..Packet::default() }

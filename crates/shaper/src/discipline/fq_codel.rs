@@ -57,6 +57,11 @@ impl Discipline for plan::FqCodel {
         qdisc::encode(self)
     }
 
+    /// `sch_fq_codel` refuses a message that sets the number of its queues, even to the current number.
+    fn changed_qdisc(&self, rate: Option<Rate>) -> Result<Qdisc, BadQueue> {
+        Self { flows: None, ..self.clone() }.qdisc(rate)
+    }
+
     fn params(&self, _rate: Option<Rate>) -> Result<QueueParams, BadQueue> {
         let Self { limit, flows, target, interval, quantum, ecn, ce_threshold, .. } = *self;
         let mask = self.ce_threshold_mask.unwrap_or(0);
@@ -304,6 +309,34 @@ impl PacketQueue for FqCodel {
 mod tests {
     use super::*;
     use crate::datapath::header::Ecn;
+    use crate::discipline::tests::{Numbers, Samples, prompt_codel};
+
+    impl Samples for FqCodel {
+        fn small() -> Vec<FqCodelParams> {
+            let prompt = FqCodelParams { codel: prompt_codel(), ..FqCodelParams::default() };
+            let few = FqCodelParams { limit: 30, flows: 4, ..prompt };
+            vec![few, FqCodelParams { memory_limit: 20_000, ..prompt }]
+        }
+
+        fn any(numbers: &Numbers) -> FqCodelParams {
+            let Numbers { limit, bytes, small, any, flags, .. } = *numbers;
+            FqCodelParams {
+                limit,
+                flows: any % 65_536 + 1,
+                quantum: flags[3].then_some(256 + any % (1 << 20)),
+                memory_limit: if flags[0] { bytes } else { 1 },
+                drop_batch: small + 1,
+                codel: numbers.codel(),
+            }
+        }
+
+        fn golden() -> Vec<(FqCodelParams, &'static str)> {
+            vec![(
+                FqCodelParams::default(),
+                "-344 *109 *110 *193 *194 *253 *254 *301 *302 *345 *381",
+            )]
+        }
+    }
 
     fn packet(slot: u32, flow: u32, bytes: u32) -> Packet {
         Packet { slot, bytes, flow, ..Packet::default() }

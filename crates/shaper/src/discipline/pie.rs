@@ -317,8 +317,61 @@ mod tests {
     use super::*;
     use crate::datapath::header::Ecn;
     use crate::datapath::random::Purpose;
+    use crate::discipline::tests::{Numbers, Samples};
 
     const MS: u64 = 1_000_000;
+
+    /// PIE that reacts faster than with its defaults.
+    fn prompt_pie() -> PieParams {
+        PieParams {
+            target_ns: 5 * MS,
+            tupdate_ns: 3 * MS,
+            alpha: 8,
+            beta: 32,
+            ..PieParams::default()
+        }
+    }
+
+    impl Samples for Pie {
+        fn small() -> Vec<PieParams> {
+            let pie = PieParams { limit: 40, alpha: 32, beta: 32, ..PieParams::default() };
+            let marks = PieParams { target_ns: MS, tupdate_ns: 900_000, ecn: true, ..pie };
+            vec![marks, PieParams { bytemode: true, ..pie }]
+        }
+
+        fn any(numbers: &Numbers) -> PieParams {
+            let Numbers { limit, small, any, time_ns, other_ns, flags, .. } = *numbers;
+            PieParams {
+                limit,
+                target_ns: time_ns,
+                tupdate_ns: other_ns,
+                alpha: any % 33,
+                beta: small.min(32),
+                ecn: flags[2],
+                bytemode: flags[3],
+            }
+        }
+
+        fn golden() -> Vec<(PieParams, &'static str)> {
+            let by_bytes = PieParams { ecn: true, bytemode: true, ..prompt_pie() };
+            vec![
+                (
+                    prompt_pie(),
+                    "-171 -179 -197 -204 -208 -211 -215 -219 -222 -225 -233 -235 -237 -241 -251 -253 -255 \
+                     -257 -260 -265 -267 -269 -272 -275 -277 -280 -282 -285 -287 -290 -292 -294 -296 -299 \
+                     -301 -303 -305 -307 -309 -313 -315 -319 -321 -323 -325 -327 -329 -331 -333 -336 -338 \
+                     -340 -342 -344 -347 -350 -357 -362 -368 -375 -380 -386 -393 -398",
+                ),
+                (
+                    by_bytes,
+                    "-171 -179 -197 -204 -208 -211 -215 -219 -222 -225 -234 -237 -241 -251 -253 -255 -257 \
+                     -260 -265 -267 -269 -272 -275 -277 -280 -282 -285 -287 -289 -291 -293 -295 -297 -300 \
+                     -302 -304 -306 -308 -310 -314 -316 -320 -322 -324 -326 -328 -330 -332 -334 -337 -339 \
+                     -341 -343 -345 -348 -350 -357 -362 -368 -375 -380 -386 -393 -398",
+                ),
+            ]
+        }
+    }
 
     fn pie(params: PieParams) -> Pie {
         Pie::new(params, 4096, 1514, Random::new(3, Purpose::Queue(0)))

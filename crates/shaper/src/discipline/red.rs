@@ -56,6 +56,14 @@ impl Discipline for plan::Red {
         qdisc::encode(self, rate)
     }
 
+    /// `sch_red` replaces its child qdisc when it changes.
+    fn changed_qdisc(&self, _rate: Option<Rate>) -> Result<Qdisc, BadQueue> {
+        Err(BadQueue::new(
+            "changes of a red queue, because each drops all queued packets",
+            "write `backend = \"userspace\"` for this link",
+        ))
+    }
+
     fn params(&self, rate: Option<Rate>) -> Result<QueueParams, BadQueue> {
         let params = qdisc::params(self)?;
         let rate_bps = rate.map_or(u64::MAX, Rate::bits_per_sec).max(1);
@@ -302,6 +310,7 @@ mod tests {
     use super::*;
     use crate::datapath::header::Ecn;
     use crate::datapath::random::Purpose;
+    use crate::discipline::tests::{Numbers, Samples};
 
     const PARAMS: RedParams = RedParams {
         limit: 200_000,
@@ -314,6 +323,58 @@ mod tests {
         harddrop: false,
         adaptive: false,
         nodrop: false,
+    };
+
+    impl Samples for Red {
+        fn small() -> Vec<RedParams> {
+            let red = RedParams { limit: 40_000, qth_min: 3_000, qth_max: 20_000, ..PROMPT };
+            let adaptive = RedParams { ecn: true, adaptive: true, ..PROMPT };
+            vec![red, RedParams { limit: 30_000, qth_max: 15_001, ..adaptive }]
+        }
+
+        fn any(numbers: &Numbers) -> RedParams {
+            let Numbers { bytes, small, any, time_ns, flags, .. } = *numbers;
+            RedParams {
+                limit: bytes,
+                qth_min: bytes / 3,
+                qth_max: bytes - u64::from(small),
+                max_p_ppm: any % 1_000_000 + 1,
+                wlog: any % 31 + 1,
+                packet_time_ns: time_ns,
+                ecn: flags[2],
+                harddrop: flags[3],
+                adaptive: flags[0],
+                nodrop: flags[1],
+            }
+        }
+
+        fn golden() -> Vec<(RedParams, &'static str)> {
+            vec![
+                (
+                    PROMPT,
+                    "-116 -126 -149 -156 -179 -197 -198 -209 -211 -226 -241 -249 -265 -273 -277 -282 -291 \
+                     -298 -307 -320 -325 -328 -334 -344 -350 -354 -357 -358 -365 -369 -375 -377 -380 -381 \
+                     -393",
+                ),
+                (
+                    RedParams { ecn: true, adaptive: true, ..PROMPT },
+                    "-116 -148 -192 -236 -256 -276 -292 -296 -300 -304 -308 -312 -316 -320 -332 -336 -340 \
+                     -348 -352 -364 -368 -372 -376 -380 -384 *126 *154 *193 *205 *217 *229 *249 *270 *293 \
+                     *294 *297 *298 *301 *302 *305 *306 *309 *310 *313 *314 *317 *318 *321 *322 *330 *333 \
+                     *334 *337 *338 *358 *362 *365 *366 *369 *370 *373 *374 *377 *378 *389 *393 *394",
+                ),
+            ]
+        }
+    }
+
+    /// RED whose average follows the queue faster.
+    const PROMPT: RedParams = RedParams {
+        limit: 120_000,
+        qth_min: 15_000,
+        qth_max: 60_000,
+        wlog: 4,
+        packet_time_ns: 1_200_000,
+        ..PARAMS
     };
 
     fn red(params: RedParams) -> Red {

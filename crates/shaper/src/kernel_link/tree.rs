@@ -264,9 +264,6 @@ fn check_supported(config: &LinkConfig) -> Result<(), BadQueue> {
     if config.plan.gso == Some(false) {
         return bad("a link's own `gso`");
     }
-    if matches!(config.queue, Queue::Red(_)) && !config.changed_queues.is_empty() {
-        return bad("changes of a red queue, because each drops all queued packets");
-    }
     let is_below_tbf = has_tbf(config) && qdisc::fifo_limit(&config.queue).is_some();
     if is_below_tbf && config.plan.trace.is_some() && !config.changed_queues.is_empty() {
         return bad(

@@ -112,7 +112,7 @@ impl Run {
             let flow = draw >> 8 & 3;
             let ack = TcpHeader { ack_seq: number, flags: TcpHeader::ACK, ..TcpHeader::default() };
             let tcp = (draw >> 20 & 1 == 1).then_some(ack);
-            let header = Header { flow, class: 0, ecn: Ecn::of((draw >> 10) as u8), tcp };
+            let header = Header { flow, class: 0, ecn: Ecn::from_bits((draw >> 10) as u8), tcp };
             self.arrive(at_ns, header, 60 + (draw >> 12) % 1455);
         }
         self.until(at_ns + 3_000 * MS);
@@ -222,7 +222,7 @@ fn marks_reach_the_departure() {
     for json in queues {
         let mut run = Run::new(&config(rated(10, 0), json), u64::MAX);
         for number in 0..60 {
-            run.arrive(0, Header { ecn: Ecn::of(number), ..Header::default() }, FRAME);
+            run.arrive(0, Header { ecn: Ecn::from_bits(number), ..Header::default() }, FRAME);
         }
         run.until(1_000 * MS);
         assert_eq!(run.link.model.next_marked(), None);

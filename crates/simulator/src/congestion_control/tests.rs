@@ -35,7 +35,7 @@ fn stat(connection: &CongestionControl, name: &str) -> u32 {
 
 #[test]
 fn struct_sizes_match_c() {
-    let rust = [size_of::<Ack>(), size_of::<Out>(), size_of::<Fault>(), size_of::<Bursts>()];
+    let rust = [size_of::<Ack>(), size_of::<CcOutput>(), size_of::<Fault>(), size_of::<Bursts>()];
     assert_eq!(rust, [1, 2, 3, 4].map(|which| cc_ffi_size(which)));
     assert!(align_of::<u64>() >= align_of::<Ack>());
 }
@@ -69,9 +69,9 @@ fn fields_of_rust(value: &dyn std::fmt::Debug) -> Vec<String> {
 
 #[test]
 fn field_order_matches_c() {
-    let fault = Fault { name: null(), unit: null(), why: null(), value: 0, min: 0, max: 0 };
+    let fault = Fault { name: null(), unit: null(), message: null(), value: 0, min: 0, max: 0 };
     assert_eq!(fields_of_rust(&Ack::default()), fields_of_c(CC_H, "cc_ack"));
-    assert_eq!(fields_of_rust(&Out::default()), fields_of_c(CC_H, "cc_out"));
+    assert_eq!(fields_of_rust(&CcOutput::default()), fields_of_c(CC_H, "cc_out"));
     assert_eq!(fields_of_rust(&fault), fields_of_c(CC_H, "cc_fault"));
     assert_eq!(fields_of_rust(&Bursts::default()), fields_of_c(HOST_H, "cc_bursts"));
 }
@@ -161,13 +161,14 @@ fn wrong_names_and_parameters_are_refused() {
 #[test]
 fn requirements_depend_on_parameters() {
     let bbr = connection("bbr", &[]).unwrap();
-    let paced = Wants { owns_cwnd: true, pacing: true, bursts: true, ..Wants::default() };
-    assert_eq!(bbr.wants(), paced);
+    let paced =
+        CcRequirements { owns_cwnd: true, pacing: true, bursts: true, ..CcRequirements::default() };
+    assert_eq!(bbr.requirements(), paced);
     assert_eq!(bbr.bursts(149_999, 1500), Bursts { min_tso_segs: 1, pacing_shift: 10 });
-    assert_eq!(connection("cubic", &[]).unwrap().wants(), Wants::default());
-    assert!(!connection("bbr3", &[]).unwrap().wants().ecn);
-    assert!(connection("bbr3", &[("ecn_enable", 1)]).unwrap().wants().ecn);
-    assert!(connection("prague", &[]).unwrap().wants().ect1);
+    assert_eq!(connection("cubic", &[]).unwrap().requirements(), CcRequirements::default());
+    assert!(!connection("bbr3", &[]).unwrap().requirements().ecn);
+    assert!(connection("bbr3", &[("ecn_enable", 1)]).unwrap().requirements().ecn);
+    assert!(connection("prague", &[]).unwrap().requirements().ect1);
 }
 
 /// Two packets are acknowledged in slow start. A loss leaves 22 * 717 / 1024 = 15.

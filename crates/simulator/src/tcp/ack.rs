@@ -122,7 +122,7 @@ impl Sender {
 
     /// `icsk_ca_ops->pkts_acked()`. Congestion controls with `cong_control()` do not have it.
     fn pkts_acked(&mut self, now_ns: u64, acked_pkts: u32, state: &AckState) {
-        if self.wants.owns_cwnd {
+        if self.requirements.owns_cwnd {
             return;
         }
         let sample = CcSample { rtt_us: state.rtt_us, acked_pkts, ..CcSample::default() };

@@ -54,7 +54,7 @@ impl Sender {
         if self.rtx_queue.in_flight() != in_flight {
             if self.ca_state != CaState::Recovery {
                 self.enter_recovery(now_ns, false);
-                if !self.wants.owns_cwnd {
+                if !self.requirements.owns_cwnd {
                     self.cwnd_reduction(1, self.rtx_queue.lost.wrapping_sub(lost), false);
                 }
             }

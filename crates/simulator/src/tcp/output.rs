@@ -40,7 +40,7 @@ impl Sender {
     pub(super) fn slow_start_after_idle_check(&mut self, now_ns: u64) {
         let idle_ns = now_ns - self.lsndtime_ns;
         let rto_ns = self.rtt.rto_us() * 1000;
-        let restarts = self.config.slow_start_after_idle && !self.wants.owns_cwnd;
+        let restarts = self.config.slow_start_after_idle && !self.requirements.owns_cwnd;
         if self.snd_nxt > 0 && restarts && idle_ns > rto_ns {
             self.cc_event(now_ns, Event::Restart);
             self.snd_ssthresh = self.current_ssthresh();
@@ -140,7 +140,7 @@ impl Sender {
 
     /// `tcp_pacing_check()`.
     pub(super) fn pacing_check(&mut self, now_ns: u64) -> bool {
-        if !self.wants.pacing || self.tcp_wstamp_ns <= now_ns {
+        if !self.requirements.pacing || self.tcp_wstamp_ns <= now_ns {
             return false;
         }
         self.pacing_until_ns = Some(self.tcp_wstamp_ns);
@@ -289,7 +289,7 @@ impl Sender {
         let before_ns = self.tcp_wstamp_ns;
         self.tcp_wstamp_ns = before_ns.max(now_ns);
         let unpaced = self.counters.data_segs_out < UNPACED_SEGMENTS;
-        if !self.wants.pacing || unpaced || self.pacing_rate_bytes_per_s == 0 {
+        if !self.requirements.pacing || unpaced || self.pacing_rate_bytes_per_s == 0 {
             return;
         }
         let length_ns = bytes * 1_000_000_000 / self.pacing_rate_bytes_per_s;
@@ -352,7 +352,7 @@ impl Sender {
         self.snd_cwnd_used = self.snd_cwnd_used.max(packets_out);
         let since_ns = now_ns - self.snd_cwnd_stamp_ns;
         if self.config.slow_start_after_idle
-            && !self.wants.owns_cwnd
+            && !self.requirements.owns_cwnd
             && since_ns >= self.rtt.rto_us() * 1000
         {
             self.cwnd_application_limited(now_ns);

@@ -4,7 +4,7 @@ use super::EcnMode;
 use super::ack_state::{AckState, Rexmit, tsval_ms};
 use super::rack::TCP_FASTRETRANS_THRESH;
 use super::sender::{CcSample, Sender, TCP_INFINITE_SSTHRESH};
-use crate::congestion_control::{self, CaState, Out, ack_flags};
+use crate::congestion_control::{self, CaState, CcOutput, ack_flags};
 
 impl Sender {
     /// `tcp_fastretrans_alert()`.
@@ -124,7 +124,7 @@ impl Sender {
 
     /// `tcp_end_cwnd_reduction()`.
     fn end_cwnd_reduction(&mut self) {
-        if self.wants.owns_cwnd {
+        if self.requirements.owns_cwnd {
             return;
         }
         let is_reduced = self.ca_state == CaState::Cwr || self.undo_marker.is_some();
@@ -327,7 +327,7 @@ impl Sender {
     /// `tcp_cong_control()`.
     pub(super) fn cong_control(&mut self, now_ns: u64, ack: &AckState) {
         let sample = ack.cc_sample(self.rtx_queue.lost);
-        if self.wants.owns_cwnd {
+        if self.requirements.owns_cwnd {
             let view = self.view(now_ns, &sample);
             return self.call_on_ack(view);
         }
@@ -349,7 +349,7 @@ impl Sender {
     fn call_on_ack(&mut self, mut view: congestion_control::Ack) {
         view.flags |= self.cwnd_flags();
         debug_assert!(view.flags & !ack_flags::ALL == 0);
-        let out: Out = self.cc.on_ack(&view);
+        let out: CcOutput = self.cc.on_ack(&view);
         self.apply(&out);
     }
 }

@@ -182,7 +182,7 @@ impl Sender {
 
     /// `tcp_sndbuf_expand()`: two windows, or three for a congestion control that may be in slow start during recovery.
     pub(super) fn sndbuf_expand(&mut self) {
-        let windows = if self.wants.owns_cwnd { 3 } else { 2 };
+        let windows = if self.requirements.owns_cwnd { 3 } else { 2 };
         let packets = TCP_INIT_CWND.max(self.snd_cwnd).max(self.reordering + 1);
         let wanted_bytes = windows * u64::from(packets) * BYTES_PER_PACKET;
         let buffer = &mut self.send_buffer;

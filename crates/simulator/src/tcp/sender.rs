@@ -9,7 +9,9 @@ use super::retransmit_queue::RetransmitQueue;
 use super::rtt::{NO_RTT_US, Rtt};
 use super::send_buffer::{SendBuffer, SocketBuffer};
 use super::timer_wheel::Timer;
-use crate::congestion_control::{self, CaState, CongestionControl, Event, Out, Wants, ack_flags};
+use crate::congestion_control::{
+    self, CaState, CcOutput, CcRequirements, CongestionControl, Event, ack_flags,
+};
 use crate::packet::{MSS_BYTES, MTU_BYTES, Segment};
 
 /// Initial window, packets (RFC 6928).
@@ -93,7 +95,7 @@ pub struct SenderCounters {
 pub struct Sender {
     pub(super) config: SenderConfig,
     pub(super) cc: CongestionControl,
-    pub(super) wants: Wants,
+    pub(super) requirements: CcRequirements,
     pub(super) rtx_queue: RetransmitQueue,
     pub rtt: Rtt,
     pub(super) rate: DeliveryRate,
@@ -201,7 +203,7 @@ impl Sender {
         window_end: u64,
     ) -> Self {
         let mut sender = Self {
-            wants: cc.wants(),
+            requirements: cc.requirements(),
             seed: config.seed.max(1),
             send_buffer: SendBuffer::new(config.sndbuf),
             config,
@@ -313,7 +315,7 @@ impl Sender {
         }
     }
 
-    pub(super) fn apply(&mut self, out: &Out) {
+    pub(super) fn apply(&mut self, out: &CcOutput) {
         if out.pacing_bytes_per_sec != 0 {
             self.pacing_rate_bytes_per_s = out.pacing_bytes_per_sec;
         }

@@ -2,7 +2,7 @@
 
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::wire::QdiscSample;
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::run_event::Payload;
 
 use super::{points, simulate};
 
@@ -39,7 +39,7 @@ impl Shares {
 fn samples(point: &CheckedPlan) -> Vec<QdiscSample> {
     let mut samples = Vec::new();
     simulate(point, 1, |row| match row {
-        Of::QdiscSample(sample) if sample.link == "bottleneck" => samples.push(sample),
+        Payload::QdiscSample(sample) if sample.link == "bottleneck" => samples.push(sample),
         _ => {}
     });
     samples

@@ -2,7 +2,7 @@
 //! and DCTCP without marks also follow, and CUBIC's own formula (RFC 9438, section 5).
 
 use ccbench_proto::plan::check::CheckedPlan;
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::run_event::Payload;
 use ccbench_proto::wire::{FlowSample, Side};
 use ccbench_simulator::T0_NS;
 
@@ -30,7 +30,7 @@ const MSS_BYTES: f64 = 1448.0;
 fn measured(levels: &[String], point: &CheckedPlan) -> (f64, f64, f64) {
     let mut samples: Vec<FlowSample> = Vec::new();
     simulate(point, 1, |row| match row {
-        Of::FlowSample(sample) if sample.side() == Side::Sender => samples.push(sample),
+        Payload::FlowSample(sample) if sample.side() == Side::Sender => samples.push(sample),
         _ => {}
     });
     samples.retain(|sample| (sample.at_ns - T0_NS) as f64 / 1e9 >= START_S);

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use ccbench_proto::plan::check::{self, CheckedPlan, Target, TraceFiles};
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::run_event::Payload;
 use ccbench_proto::wire::{Acks, RunEvent, Side};
 use ccbench_simulator::{Simulation, T0_NS};
 
@@ -29,8 +29,8 @@ fn points(text: &str) -> Vec<(Vec<String>, CheckedPlan)> {
 }
 
 /// Runs a trial. `take` receives each row.
-fn simulate(point: &CheckedPlan, seed: u64, mut take: impl FnMut(Of)) {
-    let emit = &mut |_: &str, event: RunEvent| take(event.of.unwrap());
+fn simulate(point: &CheckedPlan, seed: u64, mut take: impl FnMut(Payload)) {
+    let emit = &mut |_: &str, event: RunEvent| take(event.payload.unwrap());
     Simulation::of_trial(point, seed).unwrap().run(emit, &|| true).unwrap();
 }
 
@@ -76,7 +76,7 @@ fn ack_rows(acks: &Acks) -> impl Iterator<Item = AckRow> + '_ {
 fn sender_rows(point: &CheckedPlan, seed: u64) -> Vec<AckRow> {
     let mut rows = Vec::new();
     simulate(point, seed, |row| match row {
-        Of::Acks(acks) if acks.side() == Side::Sender => rows.extend(ack_rows(&acks)),
+        Payload::Acks(acks) if acks.side() == Side::Sender => rows.extend(ack_rows(&acks)),
         _ => {}
     });
     assert!(rows.len() > 10_000, "{}", rows.len());

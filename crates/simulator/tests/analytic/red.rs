@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use ccbench_proto::plan::check::CheckedPlan;
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::run_event::Payload;
 use ccbench_proto::wire::{LinkPacket, PacketFate, QdiscSample};
 use statrs::distribution::{ChiSquared, ContinuousCDF as _};
 
@@ -48,8 +48,8 @@ struct Interval {
 fn rows(point: &CheckedPlan) -> (Vec<LinkPacket>, Vec<QdiscSample>) {
     let (mut packets, mut samples) = (Vec::new(), Vec::new());
     simulate(point, 1, |row| match row {
-        Of::LinkPacket(packet) if packet.link == "bottleneck" => packets.push(packet),
-        Of::QdiscSample(sample) if sample.link == "bottleneck" => samples.push(sample),
+        Payload::LinkPacket(packet) if packet.link == "bottleneck" => packets.push(packet),
+        Payload::QdiscSample(sample) if sample.link == "bottleneck" => samples.push(sample),
         _ => {}
     });
     let sent = packets.iter().filter(|packet| packet.fate() == PacketFate::Sent);

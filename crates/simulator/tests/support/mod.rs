@@ -1,4 +1,5 @@
-//! Runs a plan in the simulator.
+//! Makes a plan, and runs it in the simulator.
+#![allow(dead_code, reason = "every test target uses its own part")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,6 +9,27 @@ use ccbench_proto::schedule::{self, TrialContext};
 use ccbench_proto::topology::Topology;
 use ccbench_proto::wire::RunEvent;
 use ccbench_simulator::{Simulation, SimulatorError};
+
+/// Returns a plan of a path from `src` over `router` to `dst`. The link `there`, from the router to `dst`, has these keys; `rest` has further
+/// tables.
+pub fn one_link_plan(name: &str, link_keys: &str, rest: &str) -> String {
+    format!(
+        r#"
+name = "{name}"
+[nodes]
+src = {{}}
+router = {{}}
+dst = {{}}
+[wires]
+path = ["src", "router", "dst"]
+[links.there]
+node = "router"
+toward = "dst"
+{link_keys}
+{rest}
+"#
+    )
+}
 
 /// Returns all rows of a simulation, each with its node.
 pub fn rows(text: &str, seed: u64) -> Result<Vec<(String, RunEvent)>, SimulatorError> {

@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::datapath::header;
 use crate::datapath::segment::Frames;
+use crate::fuzzing::coalesce;
 
 fn segment_all(packet: &[u8]) -> Vec<Vec<u8>> {
     let mut frames = Frames::new(packet).unwrap();
@@ -12,35 +13,6 @@ fn segment_all(packet: &[u8]) -> Vec<Vec<u8>> {
         all.push(slot[..length].to_vec());
     }
     all
-}
-
-/// Returns the number of packets and the bytes of each write for `packets`.
-fn coalesce(packets: &[Vec<u8>]) -> Vec<(usize, Vec<u8>)> {
-    let mut written = Vec::new();
-    let mut nth = 0;
-    while nth < packets.len() {
-        let first = &packets[nth];
-        let Some(mut group) = Group::start(first) else {
-            written.push((1, first.clone()));
-            nth += 1;
-            continue;
-        };
-        while packets.get(nth + group.count()).is_some_and(|next| group.extend(first, next)) {}
-        let count = group.count();
-        if count == 1 {
-            written.push((1, first.clone()));
-        } else {
-            let mut head = [0; HEAD_BYTES];
-            group.write_head(first, &mut head);
-            let mut bytes = head[..group.head_bytes()].to_vec();
-            for packet in &packets[nth..nth + count] {
-                bytes.extend_from_slice(&packet[group.head_bytes()..]);
-            }
-            written.push((count, bytes));
-        }
-        nth += count;
-    }
-    written
 }
 
 /// Returns a TCP super-packet with these VLAN tags, IP version, payload, segment size, flags and identification.
@@ -91,6 +63,19 @@ fn ce_marks_and_gaps_end_a_group() {
     packets.remove(4);
     let counts: Vec<_> = coalesce(&packets).iter().map(|(count, _)| *count).collect();
     assert_eq!(counts, [2, 1, 1, 1]);
+}
+
+#[test]
+fn a_checksum_that_gso_does_not_write_ends_a_group() {
+    const CHECKSUM: std::ops::Range<usize> = VNET_BYTES + 24..VNET_BYTES + 26;
+    let mut candidates =
+        (0..=u16::MAX).map(|id| segment_all(&super_packet(0, false, 300, 100, ACK, id)));
+    let mut packets = candidates.find(|packets| packets[1][CHECKSUM] == [0, 0]).unwrap();
+    assert_eq!(coalesce(&packets).len(), 1);
+    // Also correct, but GSO would write 0.
+    packets[1][CHECKSUM].fill(0xff);
+    let counts: Vec<_> = coalesce(&packets).iter().map(|(count, _)| *count).collect();
+    assert_eq!(counts, [1, 1, 1]);
 }
 
 #[test]

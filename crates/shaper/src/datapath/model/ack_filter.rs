@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_between_keeps_a_single_one() {
+    fn data_between_acks_keeps_the_older_ack() {
         // Data is not dropped, and it supersedes the last acknowledgement in front of it.
         assert_eq!(dropped(&[ack(100), data(200), ack(300)]), [0]);
         assert!(dropped(&[ack(100), data(100), ack(300)]).is_empty());

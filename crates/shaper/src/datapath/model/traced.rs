@@ -77,10 +77,10 @@ impl ArrivalTrace {
             return None;
         }
         cursor.seek(at_ns);
-        let piece = cursor.piece();
-        self.until_ns = piece.until_ns;
-        let loss_ppm = piece.loss.map_or(self.loss_ppm, Ppm::get);
-        Some((piece.delay_ns.unwrap_or(self.delay_ns), loss_ppm))
+        let span = cursor.span();
+        self.until_ns = span.until_ns;
+        let loss_ppm = span.loss.map_or(self.loss_ppm, Ppm::get);
+        Some((span.delay_ns.unwrap_or(self.delay_ns), loss_ppm))
     }
 
     /// Arrivals from this time on must be passed to [`Self::arrival`] and [`Self::row`].

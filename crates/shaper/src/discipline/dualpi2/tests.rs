@@ -2,8 +2,47 @@
 
 use super::*;
 use crate::datapath::random::Purpose;
+use crate::discipline::tests::{Numbers, Samples};
 
 const MS: u64 = 1_000_000;
+
+impl Samples for Dualpi2 {
+    fn small() -> Vec<Dualpi2Params> {
+        let early = Dualpi2Params { limit: 40, target_ns: MS, ..Dualpi2Params::default() };
+        vec![early, Dualpi2Params { drop_dequeue: false, drop_overload: false, ..early }]
+    }
+
+    fn any(numbers: &Numbers) -> Dualpi2Params {
+        let Numbers { limit, bytes, small, any, time_ns, other_ns, flags } = *numbers;
+        Dualpi2Params {
+            limit,
+            target_ns: time_ns,
+            tupdate_ns: other_ns,
+            alpha: any % 65_537,
+            beta: any / 65_537 + 1,
+            step_thresh_ns: time_ns % 2_000_000,
+            coupling_factor: (any % 255) as u8 + 1,
+            drop_overload: flags[0],
+            drop_dequeue: flags[2],
+            c_protection: (any % 101) as u8,
+            step_thresh_pkts: flags[1].then_some(small),
+            min_qlen_step: small % 8,
+            memory_limit: flags[3].then_some(bytes),
+            any_ect: flags[1],
+        }
+    }
+
+    fn golden() -> Vec<(Dualpi2Params, &'static str)> {
+        let late = Dualpi2Params { step_thresh_ns: 60 * MS, ..Dualpi2Params::default() };
+        vec![(
+            late,
+            "-132 -136 -188 -228 -256 -258 -260 -266 -270 -274 -280 -294 -300 -304 -308 -328 -340 -344 -377 \
+             -384 -385 -389 *93 *101 *153 *161 *169 *173 *189 *213 *217 *229 *233 *166 *241 *245 *249 *261 \
+             *265 *269 *277 *289 *297 *301 *305 *309 *313 *317 *321 *222 *325 *329 *337 *341 *345 *349 *353 \
+             *357 *361 *365 *369 *373 *381 *393 *397 *342 *350 *366 *386",
+        )]
+    }
+}
 
 fn empty(params: Dualpi2Params, capacity: usize, frame_bytes: u32, seed: u64) -> Dualpi2 {
     Dualpi2::new(params, capacity, frame_bytes, Random::new(seed, Purpose::Queue(0)))
