@@ -15,6 +15,7 @@ use ccbench_agent::flow::process::Generators;
 use ccbench_agent::interfaces::Machine;
 use ccbench_agent::service::AgentService;
 use ccbench_agent::sockets::allowed::AllowedModules;
+use ccbench_agent::sockets::journal;
 use ccbench_agent::sockets::supplied::AllowedDigests;
 use ccbench_agent::undo::Undo;
 use ccbench_collector::FlowPorts;
@@ -23,7 +24,7 @@ use ccbench_collector::acks::record::ROW_BYTES;
 use ccbench_collector::acks::{AckSource, Watch};
 use ccbench_proto::plan::Acks;
 use ccbench_proto::wire::agent_server::AgentServer;
-use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_proto::wire::{self, run_event::Payload};
 use clap::Parser as _;
 use tokio_stream::wrappers::TcpListenerStream;
 
@@ -55,6 +56,7 @@ fn main() {
             acks: |watch| Ok(Box::new(Flood::new(watch))),
             undo: Undo::in_memory(),
             generation_file: None,
+            cc_journals: journal::FOLDER.into(),
             traffic_group: None,
             cc_digests: AllowedDigests::Any,
             modules: AllowedModules::default(),
@@ -180,7 +182,7 @@ impl Flood {
 }
 
 impl AckSource for Flood {
-    fn drain(&mut self, now_ns: u64, all: bool, into: &mut Vec<Of>) {
+    fn drain(&mut self, now_ns: u64, all: bool, into: &mut Vec<Payload>) {
         let begin_ns = *self.begin_ns.get_or_insert(now_ns);
         let rate = ROWS_PER_SECOND.load(Ordering::Relaxed);
         let due = (u128::from(now_ns - begin_ns) * u128::from(rate) / u128::from(SECOND_NS)) as u64;
@@ -193,8 +195,8 @@ impl AckSource for Flood {
         self.batcher.drain(now_ns, all, into);
     }
 
-    fn count_refused(&mut self, of: &Of) {
-        self.batcher.count_refused(of);
+    fn count_refused(&mut self, payload: &Payload) {
+        self.batcher.count_refused(payload);
     }
 
     fn counts(&mut self, at_ns: u64) -> Vec<wire::AckCount> {

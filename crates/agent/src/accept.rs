@@ -19,10 +19,10 @@ use tokio_rustls::rustls;
 use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::access::Identity;
 use crate::audit::Audit;
 use crate::clock;
 use crate::control_interface::Peer;
+use crate::identity::{Identity, NotForClients};
 use crate::privileges::in_initial_user_namespace;
 use crate::tls::{PeerCertificate, Trust};
 
@@ -156,6 +156,9 @@ enum RefusedConnection {
     /// The client's certificate passed the handshake but cannot be read.
     #[error("the client's certificate: {0}")]
     Certificate(#[from] CertificateError),
+    /// The client's certificate permits nothing.
+    #[error(transparent)]
+    NotForClients(#[from] NotForClients),
     /// The certificate is no longer accepted; for example, it was revoked.
     #[error("the certificate of {client} is no longer accepted: {source}")]
     Rejected {
@@ -303,7 +306,7 @@ impl Client {
     fn certified(stream: &TlsStream<TcpStream>) -> Result<Self, RefusedConnection> {
         let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
         let leaf = chain.first().map(|leaf| &leaf[..]).unwrap_or_default();
-        let identity = Identity::of_certificate(&Certificate::from_der(leaf)?);
+        let identity = Identity::from_certificate(&Certificate::from_der(leaf)?)?;
         if identity.is_unscoped {
             tracing::warn!(
                 client = %identity,

@@ -12,10 +12,11 @@ use ccbench_proto::scope::Scope;
 use ccbench_proto::units::Bytes;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
-use nix::unistd::User;
 
 use crate::boot_loader::BootLoaderKind;
 use crate::sockets::allowed::{AllowedModules, ModulePattern};
+use crate::tls::TlsArgs;
+use crate::user;
 
 /// One node of an experiment. `ccbench` starts it in every namespace that it makes; on a testbed, start
 /// `ccbench-agent serve` on every node yourself.
@@ -66,6 +67,9 @@ pub enum Command {
     Launch(crate::launch::Args),
     /// Run one end of a flow group with ccbench's own traffic generator (started by `serve`)
     Generate(crate::generator::Args),
+    /// Answer or measure a probe (started by `serve`)
+    #[command(hide = true)]
+    Probe(Box<crate::probe::process::Args>),
     /// Run a command inside another process's network namespace (started by `ccbench exec`)
     Enter(crate::enter::Args),
     /// Run a stand-alone emulated link, or a command behind one (`ccbench link`)
@@ -137,7 +141,7 @@ pub struct WorkerArgs {
     #[arg(long, value_name = "ADDRESS")]
     pub listen: LocalListen,
     /// The front's user, a name or a number: only its processes and root may connect
-    #[arg(long, value_name = "USER", value_parser = user)]
+    #[arg(long, value_name = "USER", value_parser = user::uid)]
     pub front_user: u32,
     /// Limit of what controllers may do on this machine, whatever their certificates permit [default: all]
     #[arg(long, value_name = "SCOPE", value_delimiter = ',')]
@@ -159,23 +163,6 @@ pub struct LoaderArgs {
     /// What may be loaded.
     #[command(flatten)]
     pub allow: AllowArgs,
-}
-
-/// The certificates of a process that listens on TCP.
-#[derive(Debug, Clone, Args)]
-pub struct TlsArgs {
-    /// This node's certificate (PEM); together with the next two options, it enables mutual TLS
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
-    pub tls_cert: Option<PathBuf>,
-    /// The certificate's private key (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_ca")]
-    pub tls_key: Option<PathBuf>,
-    /// The authority whose clients may command this node (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    pub tls_ca: Option<PathBuf>,
-    /// Certificates that the authority has revoked (a CRL in PEM, `ccbench pki revoke`)
-    #[arg(long, value_name = "FILE", requires = "tls_ca")]
-    pub tls_crl: Option<PathBuf>,
 }
 
 /// What a process that changes its machine may do, and where it keeps its undo journal.
@@ -227,7 +214,7 @@ impl AllowArgs {
 
     /// The installed modules that may be loaded.
     pub fn modules(&self) -> AllowedModules {
-        AllowedModules::of(&self.allow_module)
+        AllowedModules::new(&self.allow_module)
     }
 }
 
@@ -239,19 +226,6 @@ pub struct DigestError;
 fn digest(text: &str) -> Result<String, DigestError> {
     let text = text.to_ascii_lowercase();
     if is_digest(&text) { Ok(text) } else { Err(DigestError) }
-}
-
-/// A user was refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "this machine has no such user; create `ccbench-front` with `systemd-sysusers`, or give a numeric user ID"
-)]
-pub struct UserError;
-
-/// The number of a user.
-pub(crate) fn user(text: &str) -> Result<u32, UserError> {
-    let known = User::from_name(text).ok().flatten().map(|user| user.uid.as_raw());
-    known.or_else(|| text.parse().ok()).ok_or(UserError)
 }
 
 /// `ccbench-agent undo`
@@ -400,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_says_its_kind() {
+    fn listen_address_needs_a_scheme() {
         assert_eq!("unix:/x/a.sock".parse(), Ok(Listen::Unix("/x/a.sock".into())));
         assert_eq!(
             "tcp:127.0.0.1:7700".parse(),

@@ -14,11 +14,10 @@ use ccbench_proto::scope::Rpc;
 use serde::Serialize;
 use tonic::{Code, Request, Status};
 
-use crate::accept::ConnectionHandle;
-use crate::access::Identity;
 use crate::clock;
-use crate::error::AgentError;
-use crate::undo::Outcome;
+use crate::control_interface::Peer;
+use crate::identity::Identity;
+use crate::undo::outcome::Outcome;
 
 mod limits;
 
@@ -42,6 +41,16 @@ const FLUSH_RETRY: Duration = Duration::from_millis(10);
 const ACCEPTED: &str = "Ok";
 /// Limit of a text from a client in an entry, in bytes.
 const MAX_TEXT_BYTES: usize = 1024;
+
+/// The error if the audit log cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("open the audit log {}: {source}", .path.display())]
+pub struct AuditError {
+    /// The file.
+    pub path: PathBuf,
+    /// The system's answer.
+    pub source: io::Error,
+}
 
 /// Writes the audit log. Without a file it does nothing. Clones share the file.
 #[derive(Debug, Clone, Default)]
@@ -73,12 +82,13 @@ enum Message {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     realtime_ns: i64,
-    what: What,
+    event: AuditEvent,
 }
 
+/// What a line records; its key `event` names the variant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-enum What {
+enum AuditEvent {
     /// The agent began to listen.
     Start { agent_version: &'static str },
     /// A call of an RPC.
@@ -140,7 +150,7 @@ struct Call {
 struct Line<'a> {
     time: String,
     #[serde(flatten)]
-    what: &'a What,
+    event: &'a AuditEvent,
     /// Number of equal calls that this entry stands for.
     #[serde(skip_serializing_if = "Option::is_none")]
     calls: Option<u64>,
@@ -162,14 +172,19 @@ pub fn note_run<T>(request: &Request<T>, run_id: &str) {
 }
 
 impl Call {
-    fn new(rpc: &'static str, scope: &'static str, code: Code, client: &ConnectionHandle) -> Self {
-        let Identity { name, serial, .. } = client.identity();
+    fn new(
+        rpc: &'static str,
+        scope: &'static str,
+        code: Code,
+        client: &Identity,
+        peer: Option<Peer>,
+    ) -> Self {
         Self {
             rpc,
             scope,
-            identity: short(name),
-            serial: serial.clone(),
-            peer: client.peer().map(|peer| peer.ip.to_string()),
+            identity: short(&client.name),
+            serial: client.serial.clone(),
+            peer: peer.map(|peer| peer.ip.to_string()),
             result: name_of(code),
             message: String::new(),
             run_id: String::new(),
@@ -190,9 +205,15 @@ pub struct PendingCall {
 }
 
 impl PendingCall {
-    /// Registers a call that has arrived.
-    pub fn new(audit: Audit, rpc: Rpc, client: &ConnectionHandle, run_id: RunId) -> Self {
-        let new = || Call::new(rpc.name(), rpc.scope().name(), Code::Cancelled, client);
+    /// Registers a call that has arrived from `client`, over a network if `peer` is set.
+    pub fn new(
+        audit: Audit,
+        rpc: Rpc,
+        client: &Identity,
+        peer: Option<Peer>,
+        run_id: RunId,
+    ) -> Self {
+        let new = || Call::new(rpc.name(), rpc.scope().name(), Code::Cancelled, client, peer);
         let call = audit.is_open().then(new);
         Self { audit, call, run_id }
     }
@@ -210,7 +231,7 @@ impl Drop for PendingCall {
     fn drop(&mut self) {
         if let Some(mut call) = self.call.take() {
             call.run_id = self.run_id.0.get().cloned().unwrap_or_default();
-            self.audit.record(What::Rpc(call));
+            self.audit.record(AuditEvent::Rpc(call));
         }
     }
 }
@@ -220,9 +241,9 @@ impl Audit {
     ///
     /// # Errors
     /// The file or the thread cannot be created.
-    pub fn open(path: &Path, max_bytes: u64) -> Result<Self, AgentError> {
+    pub fn open(path: &Path, max_bytes: u64) -> Result<Self, AuditError> {
         let audit = Self::append_to(path, max_bytes)?;
-        audit.record(What::Start { agent_version: env!("CARGO_PKG_VERSION") });
+        audit.record(AuditEvent::Start { agent_version: env!("CARGO_PKG_VERSION") });
         Ok(audit)
     }
 
@@ -230,20 +251,20 @@ impl Audit {
     ///
     /// # Errors
     /// The file cannot be opened, or the thread cannot be created.
-    pub fn of_dead_agent(state_dir: &Path) -> Result<Self, AgentError> {
+    pub fn of_dead_agent(state_dir: &Path) -> Result<Self, AuditError> {
         let path = state_dir.join(FILE);
         if path.exists() { Self::append_to(&path, u64::MAX) } else { Ok(Self::default()) }
     }
 
-    fn append_to(path: &Path, max_bytes: u64) -> Result<Self, AgentError> {
-        let failed = || AgentError::system(format!("open the audit log {}", path.display()));
-        let file = LogFile::open(path, max_bytes).map_err(failed())?;
+    fn append_to(path: &Path, max_bytes: u64) -> Result<Self, AuditError> {
+        let failed = |source| AuditError { path: path.to_owned(), source };
+        let file = LogFile::open(path, max_bytes).map_err(failed)?;
         let (inbox, entries) = sync_channel(QUEUE);
         let lost = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&lost);
         let thread = std::thread::Builder::new().name("audit".to_owned());
         let writer = move || Writer::new(file, counted).run(&entries);
-        thread.spawn(writer).map_err(failed())?;
+        thread.spawn(writer).map_err(failed)?;
         Ok(Self(Some(Arc::new(Shared { inbox, lost, trial: Mutex::default() }))))
     }
 
@@ -251,10 +272,10 @@ impl Audit {
         self.0.is_some()
     }
 
-    fn record(&self, what: What) {
+    fn record(&self, event: AuditEvent) {
         let Some(shared) = &self.0 else { return };
         let (_, realtime_ns) = clock::now_both_ns();
-        if shared.inbox.try_send(Message::Entry(Entry { realtime_ns, what })).is_err() {
+        if shared.inbox.try_send(Message::Entry(Entry { realtime_ns, event })).is_err() {
             shared.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -278,7 +299,7 @@ impl Audit {
     /// Records a change of the machine that is about to be made.
     pub fn change(&self, change: impl std::fmt::Display) {
         if self.is_open() {
-            self.record(What::Change { trial: self.trial(), change: change.to_string() });
+            self.record(AuditEvent::Change { trial: self.trial(), change: change.to_string() });
         }
     }
 
@@ -286,7 +307,7 @@ impl Audit {
     pub fn reset_by_other(&self, by: &Identity) {
         if self.is_open() {
             let (by, by_serial) = (short(&by.name), by.serial.clone());
-            self.record(What::Reset { trial: self.trial(), by, by_serial });
+            self.record(AuditEvent::Reset { trial: self.trial(), by, by_serial });
         }
     }
 
@@ -294,27 +315,27 @@ impl Audit {
     pub fn undone(&self, outcome: &Outcome) {
         if self.is_open() && *outcome != Outcome::default() {
             let Outcome { undone, failed, dropped } = outcome.clone();
-            self.record(What::Undo { trial: self.trial(), undone, failed, dropped });
+            self.record(AuditEvent::Undo { trial: self.trial(), undone, failed, dropped });
         }
     }
 
     /// Records a call of an RPC that this agent does not have.
-    pub fn unknown_rpc(&self, path: &str, status: &Status, client: &ConnectionHandle) {
+    pub fn unknown_rpc(&self, path: &str, status: &Status, client: &Identity, peer: Option<Peer>) {
         if self.is_open() {
-            let call = Call::new("unknown", "", status.code(), client);
-            self.record(What::Rpc(Call { message: short(path), ..call }));
+            let call = Call::new("unknown", "", status.code(), client, peer);
+            self.record(AuditEvent::Rpc(Call { message: short(path), ..call }));
         }
     }
 
     /// Records a refused connection.
     pub fn refused(&self, peer: &str, why: &str) {
         let (peer, message) = (peer.to_owned(), short(why));
-        self.record(What::Connection { peer, result: "refused", message });
+        self.record(AuditEvent::Connection { peer, result: "refused", message });
     }
 
     /// Records how many more connections were refused.
     pub fn refused_more(&self, connections: u64) {
-        self.record(What::Connections { result: "refused", connections });
+        self.record(AuditEvent::Connections { result: "refused", connections });
     }
 
     /// Waits until earlier records are in the file: at most 2 s for room in the queue and 2 s for the file.
@@ -405,12 +426,12 @@ impl Writer {
             self.write_held();
         }
         if let Some((held, calls)) = &mut self.held
-            && held.what == entry.what
+            && held.event == entry.event
         {
             *calls += 1;
             return;
         }
-        if let What::Rpc(call) = &entry.what
+        if let AuditEvent::Rpc(call) = &entry.event
             && !self.limits.add(call, entry.realtime_ns)
         {
             return;
@@ -427,13 +448,13 @@ impl Writer {
         self.write_held();
         let (_, realtime_ns) = clock::now_both_ns();
         for unlogged in self.limits.take() {
-            self.write(&Entry::of_unlogged(unlogged, realtime_ns), 1);
+            self.write(&Entry::from_unlogged(unlogged, realtime_ns), 1);
         }
     }
 
     fn end_limits(&mut self, realtime_ns: i64) {
         for unlogged in self.limits.end(realtime_ns) {
-            self.write(&Entry::of_unlogged(unlogged, realtime_ns), 1);
+            self.write(&Entry::from_unlogged(unlogged, realtime_ns), 1);
         }
     }
 
@@ -457,16 +478,17 @@ impl Writer {
 }
 
 impl Entry {
-    fn of_unlogged(Unlogged { of, calls }: Unlogged, realtime_ns: i64) -> Self {
+    fn from_unlogged(Unlogged { of, calls }: Unlogged, realtime_ns: i64) -> Self {
         let Calls { identity, serial, accepted: rpc } = of;
         let result = if rpc.is_some() { ACCEPTED } else { "refused" };
-        Self { realtime_ns, what: What::Calls { rpc, identity, serial, result, calls } }
+        let event = AuditEvent::Calls { rpc, identity, serial, result, calls };
+        Self { realtime_ns, event }
     }
 
     /// Whether this is an accepted read of the clock: a controller makes 64 in a row.
     fn is_repeated(&self) -> bool {
         let is_read = |call: &Call| call.rpc == Rpc::Clock.name() && call.result == ACCEPTED;
-        matches!(&self.what, What::Rpc(call) if is_read(call))
+        matches!(&self.event, AuditEvent::Rpc(call) if is_read(call))
     }
 
     fn line(&self, calls: u64, lost: u64) -> String {
@@ -474,7 +496,7 @@ impl Entry {
         let line = Line {
             // Always nine digits, so that the texts sort by time.
             time: time.map(|time| format!("{time:.9}")).unwrap_or_default(),
-            what: &self.what,
+            event: &self.event,
             calls: (calls > 1).then_some(calls),
             lost: (lost > 0).then_some(lost),
         };

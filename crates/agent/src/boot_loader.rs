@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use clap::ValueEnum;
 
 pub(crate) mod grub;
-mod systemd_boot;
+pub(crate) mod systemd_boot;
 mod volume;
 
 use grub::Grub;
@@ -149,7 +149,7 @@ pub struct Selected {
 
 impl Boot {
     /// Returns the boot loader and the reboot of this machine.
-    pub fn of(kind: BootLoaderKind) -> Self {
+    pub fn new(kind: BootLoaderKind) -> Self {
         let loader: Box<dyn BootLoader> = match kind {
             BootLoaderKind::Grub => Box::new(Grub::of_machine()),
             BootLoaderKind::SystemdBoot => Box::new(SystemdBoot::of_machine()),

@@ -9,8 +9,8 @@ use tonic::codegen::http::HeaderMap;
 use tonic::metadata::{MetadataMap, MetadataValue};
 
 use crate::accept::ConnectionHandle;
-use crate::access::Identity;
 use crate::control_interface::Peer;
+use crate::identity::Identity;
 
 /// The metadata key of a request.
 pub const KEY: &str = "ccbench-caller-bin";

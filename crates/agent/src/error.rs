@@ -9,12 +9,14 @@ use std::time::Duration;
 use ccbench_collector::SampleError;
 use ccbench_shaper::ShaperError;
 
-use crate::access::MissingScope;
+use crate::audit::AuditError;
 use crate::boot_loader::BootError;
+use crate::identity::MissingScope;
+use crate::probe::process::ProcessError;
 use crate::session::Refused;
 use crate::sockets::error::{LoadError, NotAvailable};
 use crate::sysctl::SysctlError;
-use crate::undo::JournalError;
+use crate::undo::error::JournalError;
 
 /// An error of the agent. Only [`crate::service`] turns it into a gRPC status.
 #[derive(Debug, thiserror::Error)]
@@ -185,6 +187,14 @@ pub enum AgentError {
         /// Why.
         source: ListenError,
     },
+    /// The process that answers a probe did not start.
+    #[error("start the server of probe {id}: {source}")]
+    ProbeServer {
+        /// The probe's name.
+        id: String,
+        /// Why.
+        source: ProcessError,
+    },
     /// A sampler failed.
     #[error("sample {what}: {source}")]
     Sample {
@@ -196,6 +206,9 @@ pub enum AgentError {
     /// The undo journal could not be used.
     #[error(transparent)]
     Journal(#[from] JournalError),
+    /// The audit log cannot be opened.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
     /// The address cannot be listened on.
     #[error("listen on {address}: {reason}")]
     Listen {

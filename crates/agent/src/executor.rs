@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ccbench_collector::{KeptAwakeBy, Sampler};
 use ccbench_proto::event::{Kind, NoData};
-use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_proto::wire::{self, run_event::Payload};
 use ccbench_shaper::Link;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -40,7 +40,10 @@ mod modules;
 mod offloads;
 mod outbox;
 mod prepare;
+mod pulse;
 mod read;
+mod report;
+mod reserve;
 mod reset;
 mod rows;
 mod run;
@@ -55,11 +58,14 @@ mod undo_trial;
 use acks::AckThread;
 pub use acks::OpenAcks;
 use captures::Captures;
+pub use generation::GenerationFile;
 use outbox::Outbox;
 pub use outbox::Outgoing;
 use prepare::{PrepareContext, Trial};
+pub use pulse::Pulse;
 #[doc(hidden)]
 pub use read::task_of;
+use reserve::Reserve;
 use samples::{SampleTask, SamplerThread};
 use sending::{LastRows, Sending};
 use start::{check_start, start_late};
@@ -86,7 +92,9 @@ pub struct Dependencies {
     /// Records how to undo each change.
     pub undo: Undo,
     /// The file that keeps the generation across restarts, if any.
-    pub generation_file: Option<PathBuf>,
+    pub generation_file: Option<GenerationFile>,
+    /// The folder of the journals of congestion controls.
+    pub cc_journals: PathBuf,
     /// The control group of a trial's traffic, created and removed with the trial.
     pub traffic_group: Option<PathBuf>,
     /// The users' congestion controls that may be loaded.
@@ -127,6 +135,7 @@ enum ExecutorRequest {
     Run(wire::RunRequest, Option<u64>, Responder<mpsc::Receiver<Outgoing>>),
     Reset(wire::ResetRequest, Option<ConnectionHandle>, Responder<wire::ResetReply>),
     Reboot(wire::RebootRequest, Option<ConnectionHandle>, Responder<wire::RebootReply>),
+    Ping(oneshot::Sender<()>),
 }
 
 impl Handle {
@@ -190,16 +199,13 @@ impl Handle {
 pub fn spawn(deps: Dependencies) -> Handle {
     let (requests, inbox) = mpsc::channel(8);
     let (generation, last_run_id) =
-        deps.generation_file.as_deref().map(generation::read).unwrap_or_default();
+        deps.generation_file.as_ref().map(GenerationFile::read).unwrap_or_default();
     let status = NodeStatus { generation, last_run_id, ..NodeStatus::default() };
     let (send_status, status) = watch::channel(status);
     let files = Files::default();
     let mut executor = Executor::new(deps, files.clone(), send_status);
-    if !executor.deps.undo.is_empty() {
-        let outcome = executor.deps.undo.undo_all(&*executor.deps.interfaces);
-        executor.note_left(&outcome);
-    }
-    tokio::spawn(executor.work(inbox));
+    executor.undo_left();
+    tokio::spawn(executor.serve(inbox));
     Handle { requests, status, files }
 }
 
@@ -217,6 +223,7 @@ struct Running {
 
 struct Executor {
     deps: Dependencies,
+    reserve: Reserve,
     files: Files,
     status: watch::Sender<NodeStatus>,
     session: NodeSession,
@@ -247,6 +254,7 @@ impl Executor {
         let boot_id = boot_id().unwrap_or_default();
         Self {
             deps,
+            reserve: Reserve::take(),
             files,
             status,
             session: NodeSession { generation, boot_id, ..NodeSession::default() },
@@ -260,7 +268,8 @@ impl Executor {
         }
     }
 
-    async fn work(mut self, mut inbox: mpsc::Receiver<ExecutorRequest>) {
+    /// Handles requests until the last handle is dropped; then undoes everything.
+    async fn serve(mut self, mut inbox: mpsc::Receiver<ExecutorRequest>) {
         loop {
             match self.wake(&mut inbox).await {
                 Wake::Request(Some(request)) => self.apply(request).await,
@@ -345,6 +354,9 @@ impl Executor {
             ExecutorRequest::Reset(request, client, answer) => {
                 let _ = answer.send(self.reset(request, client.as_ref()).await);
             }
+            ExecutorRequest::Ping(answer) => {
+                let _ = answer.send(());
+            }
         }
     }
 
@@ -367,7 +379,8 @@ impl Executor {
         let (request, files, task) =
             read::beside_runtime(request, Contents::new(), without_traces).await?;
         self.check_boot(&task, controller)?;
-        let mut context = PrepareContext::of(&mut self.deps, &request, &files, controller);
+        let mut context =
+            PrepareContext::from_request(&mut self.deps, &request, &files, controller);
         prepare::check(&task, &mut context).await?;
         prepare::check_sent_ccs(&task, &request.node, verify::check_exists).await
     }
@@ -391,9 +404,10 @@ impl Executor {
         self.status.send_modify(|status| {
             (status.generation, status.last_run_id) = (generation, request.run_id.clone());
         });
-        let file = self.deps.generation_file.as_deref();
-        let kept = file.map(|file| generation::write(file, generation, &request.run_id));
-        let mut context = PrepareContext::of(&mut self.deps, &request, &files, controller);
+        let file = self.deps.generation_file.as_ref();
+        let kept = file.map(|file| file.write(generation, &request.run_id));
+        let mut context =
+            PrepareContext::from_request(&mut self.deps, &request, &files, controller);
         let made = match kept.transpose() {
             Ok(_) => prepare::prepare(task, &mut context, &mut self.trial).await,
             Err(error) => Err(error.into()),
@@ -431,9 +445,10 @@ impl Executor {
         };
         // These are the first rows, so offer them before other tasks can write.
         for change in std::mem::take(&mut self.trial.applied) {
-            out.offer(Of::LinkChange(change));
+            out.offer(Payload::LinkChange(change));
         }
-        start_late(request.start_at_ns, now_ns).into_iter().for_each(|e| out.offer(Of::Event(e)));
+        let late = start_late(request.start_at_ns, now_ns);
+        late.into_iter().for_each(|event| out.offer(Payload::Event(event)));
         if let Err(error) = self.begin_links(request.start_at_ns) {
             self.lost("a link's trace did not begin").await;
             return Err(error);
@@ -446,10 +461,10 @@ impl Executor {
                 return Err(error);
             }
         };
-        captures.warnings(&self.trial.links).into_iter().for_each(|e| out.offer(Of::Event(e)));
+        captures.warnings(&self.trial.links).into_iter().for_each(|e| out.offer(Payload::Event(e)));
         let awake = if task.keep_awake { self.keep_awake(&out) } else { None };
         let (cc, unread) = self.trial.cc.readers();
-        unread.into_iter().for_each(|event| out.offer(Of::Event(event)));
+        unread.into_iter().for_each(|event| out.offer(Payload::Event(event)));
         let samples = SampleTask {
             cc,
             sampler: (self.deps.sampler)(),
@@ -474,8 +489,7 @@ impl Executor {
         };
         let acks = self.take_acks(&out);
         let (cancel, cancelled) = watch::channel(false);
-        let context =
-            run::context(&self.deps.source, request.start_at_ns, &out, &sampler, cancelled);
+        let context = run::context(&self.deps, request.start_at_ns, &out, &sampler, cancelled);
         let servers = std::mem::take(&mut self.trial.servers);
         let timeline = tokio::spawn(async move { run::timeline(&task, servers, context).await });
         let running = Running { timeline, sampler, acks, out, cancel, captures, _awake: awake };
@@ -488,7 +502,7 @@ impl Executor {
         let started = AckThread::start(self.trial.acks.take()?, out.clone());
         let report =
             |error: AgentError| event(Kind::AcksError(NoData {}), "sockets", error.to_string());
-        started.map_err(|error| out.offer(Of::Event(report(error)))).ok()
+        started.map_err(|error| out.offer(Payload::Event(report(error)))).ok()
     }
 
     fn begin_links(&mut self, start_at_ns: u64) -> Result<(), AgentError> {
@@ -509,7 +523,7 @@ impl Executor {
             }
             Err(error) => (Kind::KeepAwakeError(NoData {}), error.to_string(), None),
         };
-        out.offer(Of::Event(event(kind, "processors", message)));
+        out.offer(Payload::Event(event(kind, "processors", message)));
         awake
     }
 
@@ -540,6 +554,7 @@ impl Executor {
                 "the thread panicked (a bug in ccbench): sampling stopped, links were removed",
             ));
         }
+        events.extend(self.trial.ended_answers());
         events.extend(self.trial.attached.counts());
         events.extend(self.trial.ecn.counts());
         events.extend(self.trial.cc.losses());

@@ -9,9 +9,13 @@ use ccbench_proto::wire::{FlowSample, Side};
 
 use crate::error::{AgentError, ListenError};
 
+pub mod document;
 pub mod generator;
 pub mod iperf3;
+pub mod output;
 pub mod process;
+
+use output::Output;
 
 /// A future that a trait object returns.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -75,13 +79,13 @@ pub enum Stop {
 }
 
 /// A step of a running end.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Progress {
     /// The process wrote a line (`--json-stream`).
     Line {
         /// CLOCK_MONOTONIC when it was read.
         at_ns: u64,
-        /// The line, without its end.
+        /// The line, without its end; empty if it was too long.
         line: Vec<u8>,
     },
     /// The process has ended.
@@ -89,14 +93,12 @@ pub enum Progress {
 }
 
 /// Result of one end.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Default)]
 pub struct FlowOutput {
     /// Exit code, or minus the signal that ended it.
     pub exit_code: i32,
-    /// Its standard output (at most [`process::MAX_OUTPUT_BYTES`]).
-    pub output: Vec<u8>,
-    /// Whether the output was longer and was truncated.
-    pub truncated: bool,
+    /// Its standard output.
+    pub output: Output,
     /// The beginning of its standard error.
     pub errors: String,
 }

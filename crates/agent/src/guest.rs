@@ -13,7 +13,7 @@ use ccbench_io::console::message;
 use ccbench_proto::event::Kind;
 use ccbench_proto::testbed::Ready;
 use ccbench_proto::wire::agent_client::AgentClient;
-use ccbench_proto::wire::lab_message::Of;
+use ccbench_proto::wire::lab_message::Payload;
 use ccbench_proto::wire::{self, LabStep};
 use hyper_util::rt::TokioIo;
 use prost::Message as _;
@@ -74,9 +74,9 @@ struct SerialPort {
 }
 
 impl SerialPort {
-    fn emit(&mut self, of: Of) -> std::io::Result<()> {
+    fn emit(&mut self, payload: Payload) -> std::io::Result<()> {
         self.buffer.clear();
-        wire::LabMessage { of: Some(of) }
+        wire::LabMessage { payload: Some(payload) }
             .encode_length_delimited(&mut self.buffer)
             .map_err(std::io::Error::other)?;
         self.to.write_all(&self.buffer)
@@ -88,14 +88,14 @@ async fn trial(task: &wire::LabTask, port: &mut SerialPort) -> std::io::Result<(
     let failed = run_trial(task, &mut nodes, port).await?;
     if let Some(Failure { node, step, reason, impossible }) = failed {
         let step = step.into();
-        port.emit(Of::Failed(wire::LabFailed { node, step, reason, impossible }))?;
+        port.emit(Payload::Failed(wire::LabFailed { node, step, reason, impossible }))?;
     }
     for (node, client) in &mut nodes.clients {
         let reply = call(node, LabStep::Reset, client.reset(wire::ResetRequest::default())).await;
         let failed = reply.map_or_else(|e| vec![e.reason], |reply| reply.failed);
-        port.emit(Of::Undone(wire::LabUndone { node: node.clone(), failed }))?;
+        port.emit(Payload::Undone(wire::LabUndone { node: node.clone(), failed }))?;
     }
-    port.emit(Of::Done(wire::LabDone { busy_pct: nodes.busy_pct }))?;
+    port.emit(Payload::Done(wire::LabDone { busy_pct: nodes.busy_pct }))?;
     port.to.flush()
 }
 
@@ -119,7 +119,7 @@ async fn run_trial(
     }
     let t0_ns = clock::now_ns() + task.lead_ns;
     let realtime_minus_monotonic_ns = clock::realtime_minus_monotonic_ns();
-    port.emit(Of::Start(wire::LabStart { t0_ns, realtime_minus_monotonic_ns }))?;
+    port.emit(Payload::Start(wire::LabStart { t0_ns, realtime_minus_monotonic_ns }))?;
     let (send, mut receive) = mpsc::channel(EVENTS_WAITING);
     for request in &task.prepare {
         let Some(client) = nodes.clients.get(&request.node) else { continue };
@@ -152,9 +152,9 @@ async fn run_trial(
 }
 
 /// Whether this is the event of the trial's end.
-fn ends_trial(message: &Of) -> bool {
-    let Of::Row(wire::LabRow { event: Some(row), .. }) = message else { return false };
-    matches!(&row.of, Some(wire::run_event::Of::Event(event)) if matches!(event.kind, Some(Kind::TrialEnd(_))))
+fn ends_trial(message: &Payload) -> bool {
+    let Payload::Row(wire::LabRow { event: Some(row), .. }) = message else { return false };
+    matches!(&row.payload, Some(wire::run_event::Payload::Event(event)) if matches!(event.kind, Some(Kind::TrialEnd(_))))
 }
 
 async fn prepare(
@@ -172,7 +172,7 @@ async fn prepare(
     for (node, socket) in sockets {
         match connect(&node, socket).await {
             Ok((client, info)) => {
-                port.emit(Of::Node(wire::LabNode { node: node.clone(), info: Some(info) }))?;
+                port.emit(Payload::Node(wire::LabNode { node: node.clone(), info: Some(info) }))?;
                 nodes.clients.insert(node, client);
             }
             Err(failure) => return Ok(Some(failure)),
@@ -189,7 +189,7 @@ async fn prepare(
         match call(node, LabStep::Prepare, client.prepare(request.clone())).await {
             Ok(reply) => {
                 let prepared = wire::LabPrepared { node: node.clone(), reply: Some(reply) };
-                port.emit(Of::Prepared(prepared))?;
+                port.emit(Payload::Prepared(prepared))?;
             }
             Err(failure) => return Ok(Some(failure)),
         }
@@ -309,7 +309,7 @@ async fn listen(
     node: String,
     mut client: AgentClient<Channel>,
     request: wire::RunRequest,
-    send: mpsc::Sender<Of>,
+    send: mpsc::Sender<Payload>,
 ) {
     let reason = match call(&node, LabStep::Run, client.run(request)).await {
         Err(failure) => failure.reason,
@@ -317,7 +317,7 @@ async fn listen(
             match stream.message().await {
                 Ok(Some(event)) => {
                     let row = wire::LabRow { node: node.clone(), event: Some(event) };
-                    if send.send(Of::Row(row)).await.is_err() {
+                    if send.send(Payload::Row(row)).await.is_err() {
                         return;
                     }
                 }
@@ -327,5 +327,5 @@ async fn listen(
         },
     };
     // The receiver is gone only if the trial was abandoned.
-    let _ = send.send(Of::End(wire::LabEnd { node, reason })).await;
+    let _ = send.send(Payload::End(wire::LabEnd { node, reason })).await;
 }

@@ -124,7 +124,7 @@ impl Interfaces for Machine {
         if offload::get(dev)? == Offloads::OFF {
             return Ok(None);
         }
-        Saved::of(dev, offload::snapshot(dev)?)?.to_json().map(Some)
+        Saved::new(dev, offload::snapshot(dev)?)?.to_json().map(Some)
     }
     fn offloads_off(&self, dev: &str) -> Result<(), ShaperError> {
         offload::set(dev, Offloads::OFF).map(drop)
@@ -134,7 +134,7 @@ impl Interfaces for Machine {
         if saved.is_same_interface(dev)? { offload::restore(dev, &saved.state) } else { Ok(()) }
     }
     fn save_root(&self, dev: &str) -> Result<Value, ShaperError> {
-        Saved::of(dev, saved::snapshot(dev)?)?.to_json()
+        Saved::new(dev, saved::snapshot(dev)?)?.to_json()
     }
     fn restore_root(&self, dev: &str, before: &Value) -> Result<(), ShaperError> {
         let saved = Saved::<SavedRoot>::from_json(before)?;
@@ -202,7 +202,7 @@ impl<T: Serialize + DeserializeOwned> Saved<T> {
         serde_json::to_value(self).map_err(not_json("save an interface's state"))
     }
 
-    fn of(dev: &str, state: T) -> Result<Self, ShaperError> {
+    fn new(dev: &str, state: T) -> Result<Self, ShaperError> {
         Ok(Self { ifindex: netlink::ifindex(dev)?, address: address(dev)?, state })
     }
 

@@ -53,7 +53,7 @@ pub struct Args {
     #[arg(long, value_name = "DIR", default_value = "/etc/ccbench")]
     pub dir: PathBuf,
     /// The user of `ccbench-agent front`, who alone can read node.key [default: this one; the systemd unit needs root]
-    #[arg(long, value_name = "USER", value_parser = crate::args::user)]
+    #[arg(long, value_name = "USER", value_parser = crate::user::uid)]
     pub user: Option<u32>,
 }
 
@@ -156,6 +156,25 @@ pub enum JoinError {
         /// What is wrong.
         source: AnswerError,
     },
+}
+
+impl JoinError {
+    /// Returns the exit code of this program: 2 for a wrong command line, otherwise 1.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Token(_) => 2,
+            Self::Exists(_)
+            | Self::File { .. }
+            | Self::Key(_)
+            | Self::Setup { .. }
+            | Self::Connection { .. }
+            | Self::Timeout { .. }
+            | Self::OtherAuthority(_)
+            | Self::Refused { .. }
+            | Self::Unwritten { .. }
+            | Self::Answer { .. } => 1,
+        }
+    }
 }
 
 /// What is wrong with an answer.

@@ -26,6 +26,7 @@ pub mod front;
 pub mod fuzzing;
 pub mod generator;
 pub mod guest;
+pub mod identity;
 pub mod interfaces;
 pub mod join;
 pub mod launch;
@@ -48,5 +49,6 @@ pub mod sysctl;
 pub mod testbed;
 pub mod tls;
 pub mod undo;
+mod user;
 
 pub use error::AgentError;

@@ -35,7 +35,7 @@ const MAX_NAME_BYTES: usize = 55;
 /// # Errors
 /// The address cannot be listened on, or the folder cannot be created.
 pub fn main(args: &LoaderArgs) -> Result<(), AgentError> {
-    let policy = Policy::of(args);
+    let policy = Policy::from_args(args);
     let folder = &policy.loaded;
     let made = fs::create_dir_all(folder);
     made.map_err(AgentError::system(format!("make {}", folder.display())))?;
@@ -66,7 +66,7 @@ struct Policy {
 }
 
 impl Policy {
-    fn of(args: &LoaderArgs) -> Self {
+    fn from_args(args: &LoaderArgs) -> Self {
         Self {
             modules: args.allow.modules(),
             digests: args.allow.digests(),
@@ -236,7 +236,7 @@ enum Refusal {
 }
 
 /// Reads a request and the file that follows it.
-fn receive(stream: &UnixStream) -> io::Result<(Request, Vec<u8>)> {
+pub(crate) fn receive(stream: impl io::Read) -> io::Result<(Request, Vec<u8>)> {
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
     reader.by_ref().take(MAX_LINE_BYTES).read_line(&mut line)?;
@@ -273,7 +273,7 @@ mod tests {
 
     fn policy(digests: &[&str]) -> (tempfile::TempDir, Policy) {
         let dir = tempfile::tempdir().unwrap();
-        let modules = AllowedModules::of(&["ccb_*".parse().unwrap()]);
+        let modules = AllowedModules::new(&["ccb_*".parse().unwrap()]);
         let digests = digests.iter().map(|digest| (*digest).to_owned()).collect();
         let loaded = dir.path().to_owned();
         (dir, Policy { modules, digests, loaded })

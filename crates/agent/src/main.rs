@@ -15,7 +15,7 @@ use ccbench_agent::join::JoinError;
 use ccbench_agent::testbed::{TestbedError, child};
 use ccbench_agent::undo::{Discard, JournalError};
 use ccbench_agent::{
-    clean, enter, generator, join, launch, link, loader, serve, sockets, testbed, undo,
+    clean, enter, generator, join, launch, link, loader, probe, serve, sockets, testbed, undo,
 };
 use ccbench_io::console;
 use ccbench_proto::printable;
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             console::message(format_args!("ccbench-agent: {}", with_causes(&error)));
-            error.exit_code()
+            ExitCode::from(error.exit_code())
         }
     }
 }
@@ -82,11 +82,17 @@ enum MainError {
 }
 
 impl MainError {
-    /// 2 for a wrong command line, as for those that clap refuses.
-    fn exit_code(&self) -> ExitCode {
+    /// 2 for a wrong command line, as for those that clap refuses; otherwise 1.
+    fn exit_code(&self) -> u8 {
         match self {
-            Self::Join(JoinError::Token(_)) => ExitCode::from(2),
-            _ => ExitCode::FAILURE,
+            Self::Join(error) => error.exit_code(),
+            Self::Serve(_)
+            | Self::Testbed(_)
+            | Self::Launch(_)
+            | Self::Enter(_)
+            | Self::Clean(_)
+            | Self::Undo(_)
+            | Self::Man(_) => 1,
         }
     }
 }
@@ -184,6 +190,7 @@ fn run(command: &Command) -> Result<u8, MainError> {
         }
         Command::Launch(args) => Ok(launch::main(args)?),
         Command::Generate(args) => Ok(generator::main(args)),
+        Command::Probe(args) => Ok(probe::process::main(args)),
         Command::Enter(args) => Ok(enter::main(args)?),
         Command::Link(args) => {
             log_to_stderr();
@@ -334,7 +341,20 @@ fn run_until_signal<F: Future<Output = Result<(), AgentError>>>(
 
 #[cfg(test)]
 mod tests {
+    use ccbench_proto::join::JoinToken;
+
     use super::*;
+
+    #[test]
+    fn only_a_wrong_command_line_ends_with_code_2() {
+        let token = "no token".parse::<JoinToken>().unwrap_err();
+        assert_eq!(MainError::from(JoinError::from(token)).exit_code(), 2);
+        let exists = JoinError::Exists("/etc/ccbench/node.key".into());
+        assert_eq!(MainError::from(exists).exit_code(), 1);
+        let source = io::Error::other("out of descriptors");
+        let error = ManError { dir: "/x".into(), source };
+        assert_eq!(MainError::from(error).exit_code(), 1);
+    }
 
     #[test]
     fn causes_are_named_once() {

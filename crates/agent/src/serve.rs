@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::args::{FrontArgs, Listen, LocalListen, MachineArgs, ServeArgs, Worker
 use crate::audit::{self, Audit};
 use crate::boot_loader::Boot;
 use crate::error::AgentError;
-use crate::executor::{self, Dependencies, Handle};
+use crate::executor::{self, Dependencies, GenerationFile, Handle};
 use crate::flow::FlowSource;
 use crate::flow::process::Generators;
 use crate::front::FrontService;
@@ -31,6 +31,7 @@ use crate::local_socket::{self, RemovedOnDrop};
 use crate::notify;
 use crate::placement::{self, Placement};
 use crate::service::AgentService;
+use crate::sockets::journal;
 use crate::sockets::supplied::AllowedDigests;
 use crate::tls::{self, Trust};
 use crate::undo::{self, Undo};
@@ -146,7 +147,9 @@ pub async fn front(args: &FrontArgs, shutdown: impl Future<Output = ()>) -> Resu
     let service = Authorized::new(service, Some(trust.clone()), audit.clone());
     let (stop, stopped) = stop();
     let server = serve_tcp(address, Some(trust), service, audit.clone(), stopped);
-    let served = until(server, stop, shutdown, std::future::ready(())).await;
+    // A front only forwards requests: it hangs if its event loop does.
+    let alive = || std::future::ready(true);
+    let served = until(server, stop, shutdown, std::future::ready(()), alive).await;
     audit.flush();
     served
 }
@@ -159,15 +162,16 @@ fn stop() -> (Stop, impl Future<Output = ()>) {
     (stop, async move { drop(stopped.await) })
 }
 
-/// Runs `server` until it fails or `shutdown`; then completes `undo`, and stops it.
-async fn until(
+/// Runs `server` until it fails or `shutdown`; then completes `undo`, and stops it. `ask` is that of [`notify::keep_alive`].
+async fn until<A: Future<Output = bool> + Send + 'static>(
     server: impl Future<Output = Result<(), AgentError>>,
     stop: Stop,
     shutdown: impl Future<Output = ()>,
     undo: impl Future<Output = ()>,
+    ask: impl Fn() -> A + Send + 'static,
 ) -> Result<(), AgentError> {
     tokio::pin!(server);
-    tokio::spawn(notify::keep_alive());
+    tokio::spawn(notify::keep_alive(ask));
     tokio::select! {
         served = &mut server => served,
         () = shutdown => {
@@ -202,12 +206,6 @@ impl Node {
     ) -> Result<Self, AgentError> {
         let State { mut undo, generation_file, audit, _lock } = state(args, netns)?;
         let _namespace = if args.ephemeral { None } else { hold_namespace() };
-        // Must follow the restored settings: a namespace's default congestion control pins its module.
-        let left = crate::sockets::journal::sweep();
-        if left != undo::Outcome::default() {
-            tracing::warn!(undone = ?left.undone, failed = ?left.failed, "rolled back the congestion controls of a dead agent");
-        }
-        audit.undone(&left);
         // A testbed is started by hand, outside any service.
         let Placement { group, notes } =
             if args.ephemeral { Placement::default() } else { placement::place(&mut undo) };
@@ -222,11 +220,12 @@ impl Node {
             acks: ccbench_collector::acks::open,
             undo,
             generation_file,
+            cc_journals: journal::FOLDER.into(),
             traffic_group: group,
             cc_digests,
             modules: args.allow.modules(),
             // A network namespace cannot be rebooted.
-            boot: args.allow_reboot.filter(|_| !args.ephemeral).map(Boot::of),
+            boot: args.allow_reboot.filter(|_| !args.ephemeral).map(Boot::new),
         });
         Ok(Self { executor, generators, notes, audit, _lock, _namespace })
     }
@@ -245,7 +244,9 @@ impl Node {
         stop: Stop,
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), AgentError> {
-        let served = until(server, stop, shutdown, undo_all(&self.executor)).await;
+        let pulse = self.executor.pulse();
+        let ask = move || pulse.clone().ask();
+        let served = until(server, stop, shutdown, undo_all(&self.executor), ask).await;
         self.audit.flush();
         served
     }
@@ -370,7 +371,7 @@ fn reachable_addresses(bound: SocketAddr) -> Vec<String> {
 /// What an agent keeps in its state directory.
 struct State {
     undo: Undo,
-    generation_file: Option<PathBuf>,
+    generation_file: Option<GenerationFile>,
     audit: Audit,
     _lock: Option<File>,
 }
@@ -383,6 +384,7 @@ fn state(args: &MachineArgs, netns: Option<&Path>) -> Result<State, AgentError> 
     }
     let dir = args.state_dir.clone().unwrap_or_else(undo::default_state_dir);
     let lock = undo::lock(&dir)?;
+    let ran_before = undo::has_journal(&dir);
     let audit = open_audit(&dir, args.audit_size)?;
     let (mut undo, left) = Undo::open_in(&dir, netns)?;
     undo.set_audit(audit.clone());
@@ -396,7 +398,7 @@ fn state(args: &MachineArgs, netns: Option<&Path>) -> Result<State, AgentError> 
     if !left.failed.is_empty() {
         tracing::error!(failed = ?left.failed, "could not undo all changes of a dead agent; no trial runs here until they are undone");
     }
-    let generation_file = Some(dir.join("generation"));
+    let generation_file = Some(GenerationFile { path: dir.join("generation"), ran_before });
     Ok(State { undo, generation_file, audit, _lock: Some(lock) })
 }
 
@@ -406,7 +408,7 @@ fn open_audit(dir: &Path, size: Bytes) -> Result<Audit, AgentError> {
     made.map_err(AgentError::system(format!("make {}", dir.display())))?;
     match size.get() {
         0 => Ok(Audit::default()),
-        max_bytes => Audit::open(&dir.join(audit::FILE), max_bytes),
+        max_bytes => Ok(Audit::open(&dir.join(audit::FILE), max_bytes)?),
     }
 }
 

@@ -190,10 +190,12 @@ fn status(error: &AgentError) -> Status {
         AgentError::PortInUse { .. } => Status::aborted(message),
         AgentError::Sysctl { .. }
         | AgentError::Server { .. }
+        | AgentError::ProbeServer { .. }
         | AgentError::ControlRoute { .. }
         | AgentError::Ipv6Addresses { .. }
         | AgentError::Sample { .. }
         | AgentError::Journal { .. }
+        | AgentError::Audit { .. }
         | AgentError::Listen { .. }
         | AgentError::Tls { .. }
         | AgentError::Serve { .. }

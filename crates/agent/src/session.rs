@@ -125,14 +125,14 @@ pub enum Action {
 pub enum Refused {
     /// Another run holds the node.
     #[error(
-        "this node is busy: {holder} is {doing}; wait for its end, or if its controller is gone, restart the node's agent \
+        "this node is busy: {holder} is {state}; wait for its end, or if its controller is gone, restart the node's agent \
          (`systemctl restart ccbench-agent`), which undoes the changes"
     )]
     Busy {
         /// The trial that holds it.
         holder: Holder,
-        /// What that trial is doing.
-        doing: &'static str,
+        /// The state of that trial, in words.
+        state: &'static str,
     },
     /// A command of a controller that another one has replaced on this node.
     #[error(
@@ -263,10 +263,10 @@ impl NodeSession {
 fn busy(state: State) -> Refused {
     match state {
         State::Idle => Refused::NotPrepared,
-        State::Preparing(holder) => Refused::Busy { holder, doing: "being prepared" },
-        State::Prepared(holder) => Refused::Busy { holder, doing: "prepared" },
-        State::Running(holder) => Refused::Busy { holder, doing: "running" },
-        State::Ended(holder) => Refused::Busy { holder, doing: "over but not reset" },
+        State::Preparing(holder) => Refused::Busy { holder, state: "being prepared" },
+        State::Prepared(holder) => Refused::Busy { holder, state: "prepared" },
+        State::Running(holder) => Refused::Busy { holder, state: "running" },
+        State::Ended(holder) => Refused::Busy { holder, state: "over but not reset" },
     }
 }
 

@@ -18,6 +18,7 @@ pub mod load;
 pub mod module_loader;
 pub mod names;
 pub mod node;
+mod row_limit;
 #[cfg(feature = "ebpf")]
 pub mod struct_ops;
 pub mod supplied;

@@ -21,7 +21,6 @@ use tokio_rustls::rustls::server::{ResolvesServerCert, WebPkiClientVerifier};
 use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio_rustls::rustls::{self, RootCertStore, ServerConfig, version};
 
-use crate::args::TlsArgs;
 use crate::clock;
 use crate::error::AgentError;
 use ccbench_io::input;
@@ -30,6 +29,23 @@ use ccbench_io::input;
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a connection's certificate is verified again, to detect its expiry.
 const RECHECK_NS: u64 = 10_000_000_000;
+
+/// The certificates of a process that listens on TCP.
+#[derive(Debug, Clone, clap::Args)]
+pub struct TlsArgs {
+    /// This node's certificate (PEM); together with the next two options, it enables mutual TLS
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's private key (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_ca")]
+    pub tls_key: Option<PathBuf>,
+    /// The authority whose clients may command this node (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_ca: Option<PathBuf>,
+    /// Certificates that the authority has revoked (a CRL in PEM, `ccbench pki revoke`)
+    #[arg(long, value_name = "FILE", requires = "tls_ca")]
+    pub tls_crl: Option<PathBuf>,
+}
 
 /// The certificates in force and their files. Clones share both.
 #[derive(Clone)]

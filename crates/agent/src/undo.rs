@@ -16,14 +16,18 @@ use crate::cgroup;
 use crate::interfaces::{Interfaces, Machine};
 use crate::sysctl::{self, Saved};
 
+pub mod error;
 mod journal;
 mod namespace;
+pub mod outcome;
 mod state_lock;
 
+pub use error::JournalError;
 pub(crate) use journal::append_line;
+pub use journal::read_journal;
 use journal::{Found, Journal, Recorded, UnreadableLine};
-pub use journal::{JournalError, read_journal};
 use namespace::{Namespaces, NotEntered};
+pub use outcome::Outcome;
 pub use state_lock::{lock, lock_namespace, lock_soon, remove_if_empty, remove_locked};
 
 /// A change to undo, with everything needed to undo it after a kill -9.
@@ -73,38 +77,6 @@ impl std::fmt::Display for Step {
             Self::Classifier { dev, .. } => write!(f, "classifier of {dev}"),
             Self::TrafficGroup { folder } => write!(f, "control group {}", folder.display()),
         }
-    }
-}
-
-/// The result of undoing.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Outcome {
-    /// Steps that were undone.
-    pub undone: Vec<String>,
-    /// Steps that failed, each with its reason.
-    pub failed: Vec<String>,
-    /// Steps that were given up, each with its reason.
-    pub dropped: Vec<String>,
-}
-
-impl Outcome {
-    /// Adds the result of one step.
-    pub fn note(
-        &mut self,
-        what: impl std::fmt::Display,
-        result: Result<(), impl std::fmt::Display>,
-    ) {
-        match result {
-            Ok(()) => self.undone.push(what.to_string()),
-            Err(error) => self.failed.push(format!("{what}: {error}")),
-        }
-    }
-
-    /// Appends another outcome.
-    pub fn merge(&mut self, other: Self) {
-        self.undone.extend(other.undone);
-        self.failed.extend(other.failed);
-        self.dropped.extend(other.dropped);
     }
 }
 
@@ -220,6 +192,11 @@ impl Undo {
         self.undo_and_discard(interfaces, Discard::default())
     }
 
+    /// As [`Self::undo_all`], if anything is left to undo.
+    pub fn undo_left(&mut self, interfaces: &dyn Interfaces) -> Outcome {
+        if self.is_empty() { Outcome::default() } else { self.undo_all(interfaces) }
+    }
+
     fn undo_and_discard(&mut self, interfaces: &dyn Interfaces, discard: Discard) -> Outcome {
         if discard.damaged {
             self.unreadable.clear();
@@ -261,7 +238,7 @@ fn roll_back_with(
     namespaces: Namespaces,
     discard: Discard,
 ) -> Result<Outcome, JournalError> {
-    if !state_dir.join(journal::FILE).exists() {
+    if !has_journal(state_dir) {
         return Ok(Outcome::default());
     }
     Ok(Undo::read(state_dir, namespaces)?.undo_and_discard(interfaces, discard))
@@ -334,6 +311,11 @@ pub const STATE_DIR_PREFIX: &str = "agent-";
 /// Returns the default path of the state directory of an agent in this network namespace.
 pub fn default_state_dir() -> PathBuf {
     PathBuf::from(format!("/run/ccbench/{STATE_DIR_PREFIX}{}", netns_inode()))
+}
+
+/// Whether a state directory has a journal: an agent has used it. A journal that cannot be looked up counts.
+pub fn has_journal(state_dir: &Path) -> bool {
+    !matches!(state_dir.join(journal::FILE).try_exists(), Ok(false))
 }
 
 /// Whether these file names of a state directory include the journal.

@@ -11,13 +11,14 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use access_support::{
-    Agent, Issued, Mode, Outcome, REVOKED, authority, call, descriptors, issue, revocations,
-    status_of,
+    Agent, Issued, Mode, Outcome, REVOKED, VALID, authority, call, descriptors, issue, issue_for,
+    issue_node, revocations, status_of,
 };
 use ccbench_agent::undo::{Step, Undo};
 use ccbench_proto::scope::{Rpc, Scope};
 use ccbench_proto::wire;
 use ccbench_tests::retry_on_intr;
+use rcgen::ExtendedKeyUsagePurpose::ClientAuth;
 use serde_json::Value;
 use support::{AGENT, IDLE_PLAN, now_ns, prepare, wait_for};
 use tonic::Code;
@@ -41,22 +42,29 @@ async fn a_front_refuses_what_one_process_refuses() {
 
 async fn every_rpc_by_every_client(mode: Mode) {
     let agent = Agent::start_as(mode, &[]).await;
-    let certified = |serial, scopes| Some(issue(&agent.ca, serial, scopes, None));
-    let expired = issue(&agent.ca, 7, Some(&Scope::ALL), Some(2021));
-    let others: [(&str, Option<Issued>); 4] = [
+    let ca = &agent.ca;
+    let certified = |serial, scopes| Some(issue(ca, serial, scopes, None));
+    let others: [(&str, Option<Issued>); 7] = [
         ("no certificate", None),
         ("another authority", Some(issue(&authority(), 8, Some(&Scope::ALL), None))),
         ("revoked", certified(REVOKED, Some(&Scope::ALL))),
-        ("expired", Some(expired)),
+        ("expired", Some(issue(ca, 7, Some(&Scope::ALL), Some(2021)))),
+        ("not yet valid", Some(issue_for(ca, 9, &[ClientAuth], &Scope::ALL, (2089, 2090)))),
+        ("a node's", Some(issue_node(ca, 10))),
+        ("without usage and scopes", Some(issue_for(ca, 11, &[], &[], VALID))),
     ];
-    let scoped: [(&str, Option<Issued>, &[Scope]); 6] = [
-        ("read", certified(2, Some(&[Scope::Read])), &[Scope::Read]),
-        ("run", certified(3, Some(&[Scope::Run])), &[Scope::Read, Scope::Run]),
-        ("all", certified(4, Some(&Scope::ALL)), &Scope::ALL),
-        ("module", certified(5, Some(&[Scope::Module])), &[]),
-        ("reboot", certified(9, Some(&[Scope::Reboot])), &[Scope::Reboot]),
-        ("of an earlier version", certified(6, None), &Scope::ALL),
+    let mut scoped: Vec<(&str, Option<Issued>, Vec<Scope>)> = vec![
+        ("all", certified(4, Some(&Scope::ALL)), Scope::ALL.to_vec()),
+        ("of an earlier version", certified(6, None), Scope::ALL.to_vec()),
     ];
+    for (scope, serial) in Scope::ALL.into_iter().zip(20..) {
+        let mut permitted = vec![scope];
+        if scope == Scope::Run {
+            permitted.push(Scope::Read);
+        }
+        let client = issue(ca, serial, Some(&[scope]), None);
+        scoped.push((scope.name(), Some(client), permitted));
+    }
     for rpc in descriptors() {
         let path = format!("/ccbench.v1.Agent/{rpc}");
         let scope = Rpc::of_path(&path).unwrap().scope();
@@ -73,6 +81,22 @@ async fn every_rpc_by_every_client(mode: Mode) {
         }
     }
     assert!(agent.log().contains("the client's certificate has no scopes"), "{}", agent.log());
+}
+
+/// TLS accepts a certificate without any usage for both ends. With one, a node's is refused during the handshake.
+#[tokio::test]
+async fn a_certificate_of_no_client_is_refused() {
+    let agent = Agent::start().await;
+    let no_usage = issue_for(&agent.ca, 11, &[], &[], VALID);
+    assert_eq!(agent.call(Some(no_usage), "Clock").await, Outcome::NoConnection);
+    let why = "the certificate of client11 (serial 0b) has no scopes and is not for clients";
+    wait_for("the reason", || agent.log().contains(why)).await;
+    let of_node = issue_node(&agent.ca, 12);
+    assert_eq!(agent.call(Some(of_node), "Clock").await, Outcome::NoConnection);
+    wait_for("the other reason", || agent.log().contains("TLS handshake: ")).await;
+    // A certificate with scopes is a controller's, whoever has issued it.
+    let scoped = issue_for(&agent.ca, 13, &[], &[Scope::Read], VALID);
+    assert_eq!(agent.call(Some(scoped), "Clock").await, Outcome::Handled);
 }
 
 #[tokio::test]
@@ -238,7 +262,7 @@ async fn a_hangup_makes_the_agent_read_its_certificates_again() {
 #[tokio::test]
 async fn a_renewed_node_certificate_needs_no_restart() {
     let agent = Agent::start().await;
-    let renewed = issue(&agent.ca, 90, None, None);
+    let renewed = issue_node(&agent.ca, 90);
     // The key is written last: until then the pair does not match, and the earlier one stays in force.
     agent.replace("node.pem", &renewed.certificate);
     agent.replace("node.key", &renewed.key);
@@ -246,7 +270,7 @@ async fn a_renewed_node_certificate_needs_no_restart() {
     let client = issue(&agent.ca, 2, Some(&[Scope::Read]), None);
     assert_eq!(agent.call(Some(client.clone()), "Clock").await, Outcome::Handled);
     // Clients do not trust another authority, so a failed connection shows that the agent presents what it has read.
-    let foreign = issue(&authority(), 91, None, None);
+    let foreign = issue_node(&authority(), 91);
     agent.replace("node.pem", &foreign.certificate);
     agent.replace("node.key", &foreign.key);
     let mut calls = 0;

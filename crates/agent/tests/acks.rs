@@ -21,7 +21,7 @@ use ccbench_collector::FlowPorts;
 use ccbench_collector::acks::{self, AckSource, Watch};
 use ccbench_proto::plan::Acks;
 use ccbench_proto::wire::agent_client::AgentClient;
-use ccbench_proto::wire::{self, AckHook, Role, Side, TcpEventKind, run_event::Of};
+use ccbench_proto::wire::{self, AckHook, Role, Side, TcpEventKind, run_event::Payload};
 use ccbench_tests::cpu::CpuWatch;
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns, unshare};
@@ -357,8 +357,8 @@ fn two_timeouts_with_an_ack_between_are_two_events() {
         let mut timeouts = move || -> Vec<u32> {
             let mut ready = Vec::new();
             source.drain(now_ns(), true, &mut ready);
-            let events = ready.into_iter().flat_map(|of| match of {
-                Of::TcpEvents(all) => all.events,
+            let events = ready.into_iter().flat_map(|payload| match payload {
+                Payload::TcpEvents(all) => all.events,
                 _ => Vec::new(),
             });
             events
@@ -400,11 +400,11 @@ fn the_time_of_a_recovery_in_progress_counts() {
         SockRef::from(&receiver).attach_filter(&nothing).unwrap();
         let began_ns = now_ns();
         sender.write_all(&[1]).unwrap();
-        let is_timeout = |of: &Of| match of {
-            Of::TcpEvents(all) => all.events.iter().any(|e| e.kind() == TcpEventKind::Rto),
+        let is_timeout = |payload: &Payload| match payload {
+            Payload::TcpEvents(all) => all.events.iter().any(|e| e.kind() == TcpEventKind::Rto),
             _ => false,
         };
-        let mut ready: Vec<Of> = Vec::new();
+        let mut ready: Vec<Payload> = Vec::new();
         while !ready.iter().any(is_timeout) {
             assert!(now_ns() < began_ns + 20_000_000_000, "no timeout");
             thread::sleep(std::time::Duration::from_millis(10));
@@ -417,8 +417,8 @@ fn the_time_of_a_recovery_in_progress_counts() {
         let most_ms = (now_ns() - began_ns) / 1_000_000 + 1;
         ready.clear();
         source.drain(now_ns(), true, &mut ready);
-        let last_rows = ready.iter().filter_map(|of| match of {
-            Of::Acks(batch) if batch.ca_state.last() == Some(&4) => Some(batch),
+        let last_rows = ready.iter().filter_map(|payload| match payload {
+            Payload::Acks(batch) if batch.ca_state.last() == Some(&4) => Some(batch),
             _ => None,
         });
         let times: Vec<_> = last_rows.map(|rows| rows.total_rto_time_ms.last().copied()).collect();
@@ -547,8 +547,8 @@ fn a_ring_that_nobody_empties_is_a_counted_loss() {
         assert!(is_burst(&*source));
         source.drain(now_ns(), true, &mut ready);
         assert!(!is_burst(&*source));
-        let batches = ready.iter().filter_map(|of| match of {
-            Of::Acks(batch) => Some(batch),
+        let batches = ready.iter().filter_map(|payload| match payload {
+            Payload::Acks(batch) => Some(batch),
             _ => None,
         });
         let rows: usize = batches.map(|batch| batch.at_ns.len()).sum();

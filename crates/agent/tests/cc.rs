@@ -270,7 +270,7 @@ async fn without_the_hook_the_namespace_default_is_changed_and_restored() {
         assert_eq!(events.len(), 2, "{events:?}");
         for (group, begins_with, how) in wanted {
             let (_, data) = events.iter().find(|(subject, _)| subject == group).unwrap();
-            assert_eq!((&data["begins_with"], &data["how"]), (&begins_with.into(), &how.into()));
+            assert_eq!((&data["begins_with"], &data["method"]), (&begins_with.into(), &how.into()));
             assert!(data["paced_by"].is_null() && data["no_hook"].is_string(), "{data}");
         }
         let reply = client.reset(wire::ResetRequest::default()).await.unwrap().into_inner();

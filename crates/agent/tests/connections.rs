@@ -110,7 +110,10 @@ async fn other_users_do_not_connect_on_loopback() {
 mod tls {
     use super::{Path, PathBuf};
 
-    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+    use rcgen::{
+        BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa,
+        KeyPair,
+    };
 
     pub struct Files {
         pub cert: PathBuf,
@@ -125,9 +128,14 @@ mod tls {
         CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
     }
 
+    /// Issues the certificate of a controller, or that of the node with the name `node`.
     pub fn issue(ca: &Ca, dir: &Path, name: &str) -> Files {
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        params.extended_key_usages = match name {
+            "node" => vec![ExtendedKeyUsagePurpose::ServerAuth],
+            _ => vec![ExtendedKeyUsagePurpose::ClientAuth],
+        };
         let cert = params.signed_by(&key, ca).unwrap();
         let files =
             Files { cert: dir.join(format!("{name}.pem")), key: dir.join(format!("{name}.key")) };

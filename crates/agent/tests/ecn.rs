@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::wire::agent_client::AgentClient;
-use ccbench_proto::wire::{self, Role, Side, run_event::Of};
+use ccbench_proto::wire::{self, Role, Side, run_event::Payload};
 use ccbench_tests::cpu::{CpuReport, CpuWatch};
 use serde_json::Value;
 use support::{
@@ -138,11 +138,11 @@ impl Nodes {
 impl Seen {
     async fn all(&mut self, mut stream: tonic::Streaming<wire::RunEvent>) {
         while let Some(event) = stream.message().await.unwrap() {
-            match event.of.unwrap() {
-                Of::Event(row) => self.events.push(row),
-                Of::Flow(row) => self.flows.push(row),
-                Of::FlowSample(row) => self.samples.push(row),
-                Of::QdiscSample(row) => self.queue.push(row),
+            match event.payload.unwrap() {
+                Payload::Event(row) => self.events.push(row),
+                Payload::Flow(row) => self.flows.push(row),
+                Payload::FlowSample(row) => self.samples.push(row),
+                Payload::QdiscSample(row) => self.queue.push(row),
                 _ => {}
             }
         }

@@ -15,7 +15,7 @@ use ccbench_proto::plan::digest_bytes;
 use ccbench_proto::scope::Scope;
 use ccbench_proto::wire;
 use ccbench_proto::wire::agent_client::AgentClient;
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::run_event::Payload;
 use ccbench_tests::skip::skip;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -85,7 +85,7 @@ async fn a_trial_runs_through_front_and_worker() {
     let mut rows = client.run(run).await.unwrap().into_inner();
     let mut done = None;
     while let Some(event) = rows.message().await.unwrap() {
-        if let Some(Of::Done(last)) = event.of {
+        if let Some(Payload::Done(last)) = event.payload {
             done = Some(last);
         }
     }

@@ -227,11 +227,11 @@ async fn a_trial_without_traffic_runs_to_its_end() {
     let mut rows = client.run(run).await.unwrap().into_inner();
     let mut kinds = Vec::new();
     while let Some(event) = rows.message().await.unwrap() {
-        match event.of.unwrap() {
+        match event.payload.unwrap() {
             // The request arrived after the start, because there was no CPU.
-            wire::run_event::Of::Event(event) if event.name() == "start_late" => {}
-            wire::run_event::Of::Event(event) => kinds.push(event.name()),
-            wire::run_event::Of::Done(done) => {
+            wire::run_event::Payload::Event(event) if event.name() == "start_late" => {}
+            wire::run_event::Payload::Event(event) => kinds.push(event.name()),
+            wire::run_event::Payload::Done(done) => {
                 assert_eq!(done.rows_dropped, 0);
                 kinds.push("done");
             }

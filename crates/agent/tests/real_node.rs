@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -475,6 +476,39 @@ async fn what_cannot_be_undone_is_reported_and_blocks_the_next_trial() {
     client.prepare(prepare(PAIR_PLAN, "one", 2)).await.unwrap();
     client.reset(wire::ResetRequest::default()).await.unwrap();
     assert_eq!(difference(&before, &read_state(&namespace, &DEVS)), "");
+}
+
+/// Returns a process's open descriptors, each with its file.
+fn descriptors(pid: u32) -> BTreeMap<u64, PathBuf> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let of = |entry: std::fs::DirEntry| {
+        let number = entry.file_name().to_str()?.parse().ok()?;
+        Some((number, std::fs::read_link(entry.path()).ok()?))
+    };
+    entries.filter_map(|entry| of(entry.unwrap())).collect()
+}
+
+#[tokio::test]
+async fn undo_has_descriptors_of_its_own() {
+    let namespace = pair();
+    let agent = Agent::inside(&namespace);
+    let mut client = agent.connect().await;
+    let before = settled(&namespace).await;
+    client.prepare(prepare(PAIR_PLAN, "one", 1)).await.unwrap();
+    // With this limit, every descriptor below it is in use.
+    let open = descriptors(agent.child.id());
+    let limit = (0..).find(|number| !open.contains_key(number)).unwrap();
+    let is_reserved = |(_, file): &(&u64, &PathBuf)| file.as_path() == Path::new("/dev/null");
+    // Others may be the standard input of processes that it starts.
+    assert!(open.range(3..limit).filter(is_reserved).count() >= 16, "{open:?}");
+    let usual = limit_descriptors(agent.child.id(), Some(limit));
+    let reply = client.reset(wire::ResetRequest::default()).await.unwrap().into_inner();
+    assert_eq!(reply.failed, Vec::<String>::new());
+    assert_eq!(difference(&before, &read_state(&namespace, &DEVS)), "");
+    // They are taken again.
+    let open = descriptors(agent.child.id());
+    assert!(open.range(3..limit).filter(is_reserved).count() >= 16, "{open:?}");
+    limit_descriptors(agent.child.id(), usual);
 }
 
 #[tokio::test]

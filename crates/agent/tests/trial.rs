@@ -5,7 +5,7 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ccbench_proto::tools::iperf3::{Numbering, Report};
@@ -126,12 +126,139 @@ async fn iperf3_runs_as_the_described_user_without_privileges() {
     pair.reset().await;
 }
 
+/// Returns `/proc/PID/status` of each probe's process below the agent, by the probe's name and whether it measures.
+fn probes_below(agent: &Agent) -> BTreeMap<(String, bool), (u32, BTreeMap<String, String>)> {
+    let found = agent.children().into_iter().filter_map(|pid| {
+        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?;
+        let words: Vec<&str> = line.split('\0').collect();
+        // Before that, it is `launch`.
+        let id = words.iter().find_map(|word| word.strip_prefix("--id="))?;
+        let measures = words.iter().any(|word| word.starts_with("--start-ns="));
+        (words.get(1) == Some(&"probe")).then_some(())?;
+        let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let entries = text.lines().filter_map(|line| line.split_once(":\t"));
+        let entries = entries.map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
+        Some(((id.to_owned(), measures), (pid, entries.collect())))
+    });
+    found.collect()
+}
+
+/// Returns the sockets that a process has open.
+fn sockets_of(pid: u32) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let targets = entries.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    let targets = targets.map(|target| target.to_string_lossy().into_owned());
+    targets.filter(|target| target.starts_with("socket:")).collect()
+}
+
+const EVERY_PROBE: &str = r#"
+[probes.rtt]
+kind = "ping"
+from = "one"
+to = "two"
+every = "100ms"
+[probes.udp]
+kind = "udp"
+from = "one"
+to = "two"
+every = "100ms"
+[probes.connect]
+kind = "tcp_connect"
+from = "one"
+to = "two"
+every = "100ms"
+[probes.page]
+kind = "http"
+from = "one"
+to = "two"
+bytes = "20000B"
+cc = "reno"
+every = "100ms"
+[probes.stream]
+kind = "udp_stream"
+from = "one"
+to = "two"
+rate = "1mbit"
+every = "100ms"
+[[phases]]
+name = "only"
+length = "60s"
+"#;
+
+#[tokio::test]
+async fn probes_run_as_the_described_user_without_privileges() {
+    let mut pair = Pair::start().await;
+    let info = pair.clients[0].describe(wire::DescribeRequest {}).await.unwrap().into_inner();
+    let uid = info.traffic_user.split(':').next().unwrap().to_owned();
+    assert!(uid.parse::<u32>().is_ok_and(|uid| uid > 0), "{}", info.traffic_user);
+    let (before, _) = LOOPBACK_PLAN.split_once("[flows.bulk]").unwrap();
+    pair.prepare(&format!("{before}{EVERY_PROBE}"), 1).await;
+    let [mut one, _two] = pair.run(1).await;
+    // Each probe measures while its processes are looked at.
+    let mut rows = Rows::default();
+    let ids = ["connect", "page", "rtt", "stream", "udp"];
+    let measured = |rows: &Rows, id: &str| {
+        let bytes = |row: &wire::Probe| id != "stream" || row.bytes.is_some_and(|bytes| bytes > 0);
+        rows.probes.iter().any(|row| row.probe_id == id && !row.lost && bytes(row))
+    };
+    while !ids.iter().all(|id| measured(&rows, id)) {
+        rows.take(one.message().await.unwrap().unwrap());
+        assert_eq!(rows.events_of("probe_error"), Vec::<&wire::Event>::new());
+    }
+    let [measuring, answering] = [&pair.one, &pair.two].map(probes_below);
+    let found = |below: &BTreeMap<(String, bool), _>, measures: bool| -> Vec<String> {
+        assert!(below.keys().all(|(_, is_measuring)| *is_measuring == measures));
+        below.keys().map(|(id, _)| id.clone()).collect()
+    };
+    assert_eq!(found(&measuring, true), ids);
+    assert_eq!(found(&answering, false), ["connect", "page", "stream", "udp"]);
+    for (agent, below) in [(&pair.one, &measuring), (&pair.two, &answering)] {
+        let of_agent = sockets_of(agent.child.id());
+        for (id, (pid, status)) in below {
+            let ids: Vec<&str> = status["Uid"].split_whitespace().collect();
+            assert_eq!(ids, [uid.as_str(); 4], "{id:?}");
+            for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+                assert_eq!(u64::from_str_radix(&status[set], 16), Ok(0), "{id:?} {set}");
+            }
+            assert_eq!(status["NoNewPrivs"], "1", "{id:?}");
+            // What arrives is read by this process alone.
+            assert!(of_agent.is_disjoint(&sockets_of(*pid)), "{id:?}");
+        }
+    }
+    pair.reset().await;
+    assert!(pair.is_as_found());
+}
+
+#[tokio::test]
+async fn a_server_of_a_probe_that_dies_during_the_trial_is_an_event_of_its_node() {
+    let mut pair = Pair::start().await;
+    let (before, _) = LOOPBACK_PLAN.split_once("[flows.bulk]").unwrap();
+    let plan = format!("{before}{EVERY_PROBE}").replace("length = \"60s\"", "length = \"2s\"");
+    pair.prepare(&plan, 1).await;
+    let streams = pair.run(1).await;
+    let pid = probes_below(&pair.two)[&("stream".to_owned(), false)].0;
+    let pid = nix::unistd::Pid::from_raw(pid.try_into().unwrap());
+    nix::sys::signal::kill(pid, Signal::SIGKILL).unwrap();
+    let [one, two] = streams.map(Rows::all);
+    let (_, two) = tokio::join!(one, two);
+    let errors = two.events_of("probe_error");
+    let [error] = &errors[..] else { panic!("{errors:?}") };
+    assert_eq!(error.subject, "stream");
+    assert!(error.message.contains("ended early (signal: 9"), "{error:?}");
+    pair.reset().await;
+    assert!(pair.is_as_found());
+}
+
 /// Checks that each part of the timeline reports its events in order. The parts are independent: their order depends on
 /// how the runtime polls them.
 fn check_events(events: &[wire::Event]) {
-    // The request arrived after the start, because there was no CPU.
-    let mut kinds: Vec<_> =
-        events.iter().map(wire::Event::name).filter(|&kind| kind != "start_late").collect();
+    // The request arrived after the start, or the probe began after it, because there was no CPU.
+    let is_late = |event: &&wire::Event| {
+        event.name() == "start_late"
+            || event.name() == "probe_error" && event.message.starts_with("began ")
+    };
+    let on_time = events.iter().filter(|event| !is_late(event));
+    let mut kinds: Vec<_> = on_time.map(wire::Event::name).collect();
     let at = |kind: &str| events.iter().position(|event| event.name() == kind).unwrap();
     assert!(at("phase_start") < at("trial_end") && at("flow_start") < at("flow_end"), "{kinds:?}");
     assert_eq!(kinds.last(), Some(&"cc_sockets"), "counted after the timeline");

@@ -48,7 +48,7 @@ fn effect(mode: Acks, offloads: bool) {
     let cookies = [cookie(), there.run(cookie)];
     let traffic = Traffic::between(THERE, &there);
     let watch = |cookie| open_in(cookie, mode, &ports(65_535));
-    let pairs = Pairs::of(&traffic, || cookies.into_iter().map(watch).collect());
+    let pairs = Pairs::measure(&traffic, || cookies.into_iter().map(watch).collect());
     println!(
         "{:>11}  {:<13}  {pairs}",
         mode.to_string(),
@@ -66,7 +66,8 @@ pub struct Pairs {
 impl Pairs {
     pub const HEAD: &str = "without   with  ratio";
 
-    pub fn of(traffic: &Traffic, something: impl Fn() -> Vec<Box<dyn AckSource>>) -> Self {
+    /// Measures with what `something` opens, and without.
+    pub fn measure(traffic: &Traffic, something: impl Fn() -> Vec<Box<dyn AckSource>>) -> Self {
         let mut rates = [const { Vec::new() }; 2];
         for pass in 0..2 * PAIRS {
             let mut sources = if pass % 2 == 1 { something() } else { Vec::new() };

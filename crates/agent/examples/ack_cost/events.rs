@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ccbench_collector::FlowPorts;
 use ccbench_collector::acks::AckSource;
 use ccbench_proto::plan::Acks;
-use ccbench_proto::wire::{AckCount, run_event::Of};
+use ccbench_proto::wire::{AckCount, run_event::Payload};
 use prost::Message as _;
 
 use crate::kernel::Stats;
@@ -50,7 +50,8 @@ struct Seen {
 }
 
 impl Seen {
-    fn of(source: &mut dyn AckSource) -> Self {
+    /// Drains the source for [`SECONDS`].
+    fn drain(source: &mut dyn AckSource) -> Self {
         let mut seen = Self::default();
         let (mut ready, mut buffer) = (Vec::new(), Vec::new());
         let end = Instant::now() + Duration::from_secs(SECONDS);
@@ -59,8 +60,8 @@ impl Seen {
             let begin = own_cpu_ns();
             source.drain(now_ns(), false, &mut ready);
             seen.user_ns += own_cpu_ns() - begin;
-            for of in ready.drain(..) {
-                if let Of::Acks(batch) = of {
+            for payload in ready.drain(..) {
+                if let Payload::Acks(batch) = payload {
                     seen.rows += batch.at_ns.len() as u64;
                     buffer.clear();
                     batch.encode(&mut buffer).unwrap();
@@ -87,7 +88,7 @@ fn per_event(mode: Acks, count: u32, all: bool) {
     let stats = Stats::on();
     let mut source = open(mode, &flows(all));
     let traffic = Traffic::start(count);
-    let seen = Seen::of(&mut *source);
+    let seen = Seen::drain(&mut *source);
     let (runs, ns) = stats.runs();
     println!(
         "{:<22}  {count:>5}  {:>10}  {:>6}  {:>4}  {:>10.0}  {:>11.0}  {:>10.1}",
@@ -108,7 +109,7 @@ fn rate(offered: usize) {
     let mut source = open(Acks::Every, &flows(true));
     let turn_bytes = offered / 1000 / FLOWS as usize * SEGMENT_BYTES;
     let traffic = Traffic::paced(FLOWS, Some(turn_bytes));
-    let seen = Seen::of(&mut *source);
+    let seen = Seen::drain(&mut *source);
     let (segments, lost) = (seen.sum(|count| count.segments), seen.sum(|count| count.lost_rows));
     println!(
         "{offered:>9}  {:>10}  {:>6}  {lost:>5}  {:>6.2}",

@@ -34,7 +34,7 @@ fn neighbours(agents: u64, offloads: bool) {
         let open = |other| open_in(NOBODYS + other, EVERY_10MS, &ports(65_535));
         (0..agents).map(open).collect()
     };
-    let pairs = Pairs::of(&traffic, others);
+    let pairs = Pairs::measure(&traffic, others);
     // The cost of measuring time must not reduce the goodput.
     let (stats, held) = (Stats::on(), others());
     thread::sleep(Duration::from_secs(1));

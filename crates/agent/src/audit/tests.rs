@@ -12,8 +12,8 @@ fn alice() -> Identity {
 }
 
 fn call(audit: &Audit, rpc: Rpc) -> PendingCall {
-    let (_end, client) = ConnectionHandle::example_of(alice());
-    PendingCall::new(audit.clone(), rpc, &client, RunId::default())
+    let peer = Peer::at([192, 0, 2, 1].into());
+    PendingCall::new(audit.clone(), rpc, &alice(), Some(peer), RunId::default())
 }
 
 #[test]
@@ -44,12 +44,14 @@ fn calls_changes_and_refusals_are_lines() {
     assert_eq!(of("result"), ["-", "-", "Ok", "PermissionDenied", "Cancelled", "-", "refused"]);
     assert_eq!(of("run_id"), ["-", "run-1", "run-1", "-", "-", "run-1", "-"]);
     assert_eq!(of("serial"), ["-", "4a", "4a", "4a", "4a", "4a", "-"]);
+    let peer = "192.0.2.1";
+    assert_eq!(of("peer"), ["-", "-", peer, peer, peer, "-", "192.0.2.9:1"]);
     assert_eq!(lines[3]["message"], "it lacks a scope");
     assert_eq!(lines[3]["scope"], "run");
     assert!(of("time").iter().all(|time| time.ends_with('Z')), "{lines:?}");
     let of = Calls { identity: String::new(), serial: String::new(), accepted: None };
     let unlogged = Unlogged { of, calls: 1 };
-    let entry = Entry::of_unlogged(unlogged, 1_500_000_000_120_000_000);
+    let entry = Entry::from_unlogged(unlogged, 1_500_000_000_120_000_000);
     assert!(entry.line(1, 0).contains("\"2017-07-14T02:40:00.120000000Z\""), "nine digits");
     assert!(lines.iter().all(|line| line.get("lost").is_none()), "{lines:?}");
 }
@@ -121,12 +123,11 @@ fn entries_that_do_not_fit_are_counted() {
 
 /// Returns an entry of a call by alice.
 fn entry(rpc: Rpc, result: &str, realtime_ns: i64) -> Entry {
-    let (_end, client) = ConnectionHandle::example_of(alice());
     let dir = tempfile::tempdir().unwrap();
     let audit = Audit::open(&dir.path().join(FILE), 1 << 20).unwrap();
-    let mut pending = PendingCall::new(audit, rpc, &client, RunId::default());
+    let mut pending = PendingCall::new(audit, rpc, &alice(), None, RunId::default());
     let call = pending.call.take().unwrap();
-    Entry { realtime_ns, what: What::Rpc(Call { result: result.to_owned(), ..call }) }
+    Entry { realtime_ns, event: AuditEvent::Rpc(Call { result: result.to_owned(), ..call }) }
 }
 
 #[test]
@@ -170,13 +171,14 @@ fn accepted_calls_do_not_fill_the_log() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(FILE);
     let mut writer = Writer::new(LogFile::open(&path, 1 << 20).unwrap(), Arc::default());
-    let change = || What::Change { trial: Trial::default(), change: "link l on eth0".to_owned() };
+    let change =
+        || AuditEvent::Change { trial: Trial::default(), change: "link l on eth0".to_owned() };
     let [describe, clock] = [Rpc::Describe, Rpc::Clock].map(|rpc| entry(rpc, ACCEPTED, 0));
     for _ in 0..limits::MAX_LINES + 5 {
         writer.take(describe.clone());
         // Between two others, it is not merged.
         writer.take(clock.clone());
-        writer.take(Entry { realtime_ns: 0, what: change() });
+        writer.take(Entry { realtime_ns: 0, event: change() });
     }
     writer.write_all();
     let of = |event: &str| {

@@ -77,7 +77,7 @@ fn files(folder: &Path, ending: &str) -> Result<Vec<(String, PathBuf)>, BootErro
 }
 
 /// Returns an entry's identifier: its file name without the boot counters (`debian-6.12+2-1.conf`).
-fn without_counter(name: &str, ending: &str) -> String {
+pub fn without_counter(name: &str, ending: &str) -> String {
     let stem = name.strip_suffix(ending).unwrap_or(name);
     let is_counter = |text: &str| {
         let numbers = || text.split('-');
@@ -97,14 +97,14 @@ fn keys(text: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// Returns the releases that a type 1 entry may boot: its `version`, and the one in its kernel's path.
-fn releases(text: &str) -> Vec<String> {
+pub fn releases(text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for (key, value) in keys(text) {
         match key {
             "version" => found.push(value.to_owned()),
             // kernel-install: /MACHINE_ID/RELEASE/linux.
             "linux" => found.extend(value.rsplit('/').flat_map(|part| {
-                let of_file = part.strip_prefix("vmlinuz-");
+                let of_file = part.strip_prefix("vmlinuz-").filter(|release| !release.is_empty());
                 let of_folder = part.starts_with(|c: char| c.is_ascii_digit()).then_some(part);
                 of_file.or_else(|| of_folder.filter(|part| part.contains('.'))).map(str::to_owned)
             })),
@@ -117,7 +117,7 @@ fn releases(text: &str) -> Vec<String> {
 }
 
 /// Returns the release in the name of kernel-install's unified kernel image: `MACHINE_ID-RELEASE.efi`.
-fn release_of_image(id: &str) -> Option<String> {
+pub fn release_of_image(id: &str) -> Option<String> {
     let (_, release) = id.strip_suffix(".efi")?.split_once('-')?;
     release.starts_with(|c: char| c.is_ascii_digit()).then(|| release.to_owned())
 }
@@ -136,6 +136,12 @@ mod tests {
         ] {
             assert_eq!(without_counter(name, ".conf"), id);
         }
+    }
+
+    #[test]
+    fn kernel_without_a_release_is_not_listed() {
+        assert_eq!(releases("linux /vmlinuz-\nlinux /vmlinuz\nversion \n"), [""; 0]);
+        assert_eq!(releases("linux /vmlinuz-7.0.1\n"), ["7.0.1"]);
     }
 
     #[test]

@@ -8,12 +8,12 @@ use std::thread::JoinHandle;
 use ccbench_collector::acks::{AckSource, AcksError, Watch};
 use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::schedule::NodeTask;
-use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_proto::wire::{self, run_event::Payload};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::Timespec;
 
 use super::outbox::Outbox;
-use super::run;
+use super::run::flow_ports;
 use crate::clock;
 use crate::error::AgentError;
 use crate::event::event;
@@ -24,7 +24,7 @@ pub type OpenAcks = fn(&Watch<'_>) -> Result<Box<dyn AckSource>, AcksError>;
 /// Starts to watch this node's sockets, if the plan requests it. If that fails, the trial runs without, and the event
 /// has the reason.
 pub fn watch(task: &NodeTask, open: OpenAcks) -> (Option<Box<dyn AckSource>>, Option<wire::Event>) {
-    let flows = run::flow_ports(task);
+    let flows = flow_ports(task);
     if task.sample.acks.is_off() || flows.is_empty() {
         return (None, None);
     }
@@ -57,7 +57,7 @@ pub struct AckThread {
 pub struct AckRemainder {
     /// `None` if the thread panicked.
     source: Option<Box<dyn AckSource>>,
-    rows: Vec<Of>,
+    rows: Vec<Payload>,
 }
 
 impl AckRemainder {
@@ -73,7 +73,7 @@ impl AckRemainder {
             }
         }
         for count in source.counts(clock::now_ns()) {
-            out.send(Of::AckCount(count)).await;
+            out.send(Payload::AckCount(count)).await;
         }
         if let Some(why) = source.uncounted() {
             out.event(Kind::AcksError(NoData {}), "sockets", why).await;
@@ -93,7 +93,7 @@ impl AckThread {
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
             .name("acks".to_owned())
-            .spawn(move || work(source, &out, &stopped))
+            .spawn(move || run(source, &out, &stopped))
             .map_err(AgentError::system("start the acknowledgement thread"))?;
         Ok(Self { stop, thread })
     }
@@ -106,7 +106,7 @@ impl AckThread {
     }
 }
 
-fn work(mut source: Box<dyn AckSource>, out: &Outbox, stop: &OwnedFd) -> AckRemainder {
+fn run(mut source: Box<dyn AckSource>, out: &Outbox, stop: &OwnedFd) -> AckRemainder {
     let period = source.period();
     let timeout =
         Timespec { tv_sec: period.as_secs() as i64, tv_nsec: i64::from(period.subsec_nanos()) };
@@ -120,9 +120,9 @@ fn work(mut source: Box<dyn AckSource>, out: &Outbox, stop: &OwnedFd) -> AckRema
         if stopped {
             return AckRemainder { source: Some(source), rows: ready };
         }
-        for of in ready.drain(..) {
-            if let Some(of) = out.offer_batch(of) {
-                source.count_refused(&of);
+        for payload in ready.drain(..) {
+            if let Some(payload) = out.offer_batch(payload) {
+                source.count_refused(&payload);
             }
         }
     }
@@ -173,9 +173,9 @@ mod tests {
     }
 
     impl AckSource for FakeSource {
-        fn drain(&mut self, _: u64, _: bool, _: &mut Vec<Of>) {}
-        fn count_refused(&mut self, of: &Of) {
-            assert!(matches!(of, Of::Acks(rows) if rows.at_ns == [1, 2]));
+        fn drain(&mut self, _: u64, _: bool, _: &mut Vec<Payload>) {}
+        fn count_refused(&mut self, payload: &Payload) {
+            assert!(matches!(payload, Payload::Acks(rows) if rows.at_ns == [1, 2]));
             self.note("refused");
         }
         fn counts(&mut self, _: u64) -> Vec<wire::AckCount> {
@@ -197,14 +197,14 @@ mod tests {
     async fn counts_include_the_last_rows() {
         let calls = Arc::default();
         let left = || {
-            let rows = vec![Of::Acks(wire::Acks { at_ns: vec![1, 2], ..Default::default() })];
+            let rows = vec![Payload::Acks(wire::Acks { at_ns: vec![1, 2], ..Default::default() })];
             AckRemainder { source: Some(Box::new(FakeSource(Arc::clone(&calls)))), rows }
         };
         let (out, mut sent) = Outbox::new(Names::default());
         left().send(&out).await;
-        assert!(matches!(sent.recv().await.unwrap().event.of, Some(Of::Acks(_))));
-        assert!(matches!(sent.recv().await.unwrap().event.of, Some(Of::AckCount(_))));
-        let Some(Of::Event(failed)) = sent.recv().await.unwrap().event.of else {
+        assert!(matches!(sent.recv().await.unwrap().event.payload, Some(Payload::Acks(_))));
+        assert!(matches!(sent.recv().await.unwrap().event.payload, Some(Payload::AckCount(_))));
+        let Some(Payload::Event(failed)) = sent.recv().await.unwrap().event.payload else {
             panic!("a failed read of counts is reported")
         };
         assert_eq!((failed.name(), &*failed.message), ("acks_error", "1 reads of counts failed"));
@@ -220,12 +220,12 @@ mod tests {
     }
 
     impl AckSource for Burst {
-        fn drain(&mut self, _: u64, _: bool, _: &mut Vec<Of>) {
+        fn drain(&mut self, _: u64, _: bool, _: &mut Vec<Payload>) {
             if rustix::io::read(&self.readable, &mut [0; 8]).is_ok() {
                 self.drained.send(()).unwrap();
             }
         }
-        fn count_refused(&mut self, _: &Of) {}
+        fn count_refused(&mut self, _: &Payload) {}
         fn counts(&mut self, _: u64) -> Vec<wire::AckCount> {
             Vec::new()
         }

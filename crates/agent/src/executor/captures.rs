@@ -205,7 +205,7 @@ impl Stopped {
 
 #[cfg(test)]
 mod tests {
-    use ccbench_proto::wire::run_event::Of;
+    use ccbench_proto::wire::run_event::Payload;
 
     use super::*;
     use crate::sockets::names::Names;
@@ -223,7 +223,7 @@ mod tests {
         let reader = tokio::spawn(async move {
             let mut found = Vec::new();
             while let Some(outgoing) = rows.recv().await {
-                found.extend(outgoing.event.of);
+                found.extend(outgoing.event.payload);
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
             found
@@ -235,12 +235,14 @@ mod tests {
         drop(out);
         let found = reader.await.unwrap();
         let errors = found.iter().filter_map(|of| match of {
-            Of::Event(event) if event.name() == "capture_error" => Some(event.message.as_str()),
+            Payload::Event(event) if event.name() == "capture_error" => {
+                Some(event.message.as_str())
+            }
             _ => None,
         });
         let errors: Vec<&str> = errors.collect();
         assert!(matches!(errors[..], [error] if error.contains("truncated")), "{errors:?}");
         let last = found.last();
-        assert!(matches!(last, Some(Of::Done(done)) if done.rows_dropped == 1), "{last:?}");
+        assert!(matches!(last, Some(Payload::Done(done)) if done.rows_dropped == 1), "{last:?}");
     }
 }

@@ -38,7 +38,7 @@ impl Choices {
     ///
     /// # Errors
     /// The loader refused or does not answer; it is not asked again.
-    pub async fn of(task: &NodeTask, node: &str, choose: Choose) -> Result<Self, AgentError> {
+    pub async fn for_task(task: &NodeTask, node: &str, choose: Choose) -> Result<Self, AgentError> {
         let instances = instances(task, node);
         if instances.is_empty() {
             return Ok(Self::default());
@@ -147,7 +147,8 @@ mod tests {
     async fn the_loader_is_asked_beside_the_runtime() {
         let on_thread: Choose =
             |_, _| Err(silent(std::thread::current().name().unwrap_or_default()));
-        let error = Choices::of(&task(&["ta"]), "src", on_thread).await.unwrap_err().to_string();
+        let error =
+            Choices::for_task(&task(&["ta"]), "src", on_thread).await.unwrap_err().to_string();
         assert!(error.ends_with("the module loader at /x: blocking"), "{error}");
     }
 }

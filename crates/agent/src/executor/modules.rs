@@ -126,7 +126,7 @@ flows = ["kernel", "instance", "own"]
             choose: &|_, _| own,
         };
         let needed = needed(&task, "one", &kernel);
-        let other = AllowedModules::of(&["other".parse().unwrap()]);
+        let other = AllowedModules::new(&["other".parse().unwrap()]);
         assert_eq!(decide(&task, "one", &other, &kernel).is_err(), !needed.is_empty());
         let by_default = decide(&task, "one", &AllowedModules::default(), &kernel);
         assert!(by_default.is_ok(), "{by_default:?}");

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::schedule::NodeTask;
+use ccbench_proto::wire;
 use ccbench_shaper::netlink::find_ifindex;
 
-use super::prepare::{PrepareContext, Trial};
 use crate::error::AgentError;
 use crate::event::event;
-use crate::interfaces::Devices;
-use crate::undo::Step;
+use crate::interfaces::{Devices, Interfaces};
+use crate::undo::{Step, Undo};
 
 /// Returns the interfaces whose offloads are switched off unless the node keeps them. A node that ccbench made has no other use for
 /// its interfaces, and super-packets would also cross the interfaces that nothing here shapes.
@@ -31,21 +31,20 @@ pub fn devices<'a>(
     Ok(all)
 }
 
-/// Switches the offloads of an interface off, unless they are off already.
+/// Switches the offloads of an interface off, unless they are off already. Returns the event of a change.
 ///
 /// # Errors
 /// The kernel, or the undo journal, refused.
 pub fn switch_off(
     dev: &str,
-    context: &mut PrepareContext<'_>,
-    trial: &mut Trial,
-) -> Result<(), AgentError> {
+    interfaces: &dyn Interfaces,
+    undo: &mut Undo,
+) -> Result<Option<wire::Event>, AgentError> {
     let failed = |source| AgentError::Offloads { dev: dev.to_owned(), source };
-    let Some(before) = context.interfaces.save_offloads(dev).map_err(failed)? else {
-        return Ok(());
+    let Some(before) = interfaces.save_offloads(dev).map_err(failed)? else {
+        return Ok(None);
     };
-    context.undo.push(Step::Offloads { dev: dev.to_owned(), before })?;
-    context.interfaces.offloads_off(dev).map_err(failed)?;
-    trial.events.push(event(Kind::OffloadsOff(NoData {}), dev, "TSO, GSO and GRO are off"));
-    Ok(())
+    undo.push(Step::Offloads { dev: dev.to_owned(), before })?;
+    interfaces.offloads_off(dev).map_err(failed)?;
+    Ok(Some(event(Kind::OffloadsOff(NoData {}), dev, "TSO, GSO and GRO are off")))
 }

@@ -1,12 +1,13 @@
 //! The channel of rows to the controller. It is bounded, never blocks the sampler, and counts dropped rows.
 
 use std::future::Future;
+use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ccbench_proto::event::Kind;
-use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_proto::wire::{self, run_event::Payload};
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -47,8 +48,8 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    fn new(of: Of, permit: Option<OwnedSemaphorePermit>) -> Self {
-        Self { event: wire::RunEvent { of: Some(of) }, _permit: permit }
+    fn new(payload: Payload, permit: Option<OwnedSemaphorePermit>) -> Self {
+        Self { event: wire::RunEvent { payload: Some(payload) }, _permit: permit }
     }
 }
 
@@ -94,9 +95,9 @@ impl Outbox {
     }
 
     /// Sends now, or drops the row and counts it. Used by samplers, which must not wait.
-    pub fn offer(&self, mut of: Of) {
-        self.names.translate(&mut of);
-        let ok = self.rows.try_send(Outgoing::new(of, None)).is_ok();
+    pub fn offer(&self, mut payload: Payload) {
+        self.names.translate(&mut payload);
+        let ok = self.rows.try_send(Outgoing::new(payload, None)).is_ok();
         self.count(ok);
     }
 
@@ -106,46 +107,48 @@ impl Outbox {
     }
 
     /// Sends many rows in one message now, or returns them for the caller to count. Batches have a limit of their own.
-    pub fn offer_batch(&self, mut of: Of) -> Option<Of> {
-        let rows = match &of {
-            Of::Acks(acks) => acks.at_ns.len(),
-            Of::TcpEvents(all) => all.events.len(),
+    pub fn offer_batch(&self, mut payload: Payload) -> Option<Payload> {
+        let rows = match &payload {
+            Payload::Acks(acks) => acks.at_ns.len(),
+            Payload::TcpEvents(all) => all.events.len(),
             _ => 1,
         };
         // A batch above the limit never fits.
         let rows = u32::try_from(rows.max(MIN_BATCH_ROWS)).unwrap_or(u32::MAX);
         let Ok(permit) = Arc::clone(&self.batches).try_acquire_many_owned(rows) else {
-            return Some(of);
+            return Some(payload);
         };
-        self.names.translate(&mut of);
-        match self.rows.try_send(Outgoing::new(of, Some(permit))) {
+        self.names.translate(&mut payload);
+        match self.rows.try_send(Outgoing::new(payload, Some(permit))) {
             Ok(()) => {
                 self.count(true);
                 None
             }
-            Err(TrySendError::Full(outgoing) | TrySendError::Closed(outgoing)) => outgoing.event.of,
+            Err(TrySendError::Full(outgoing) | TrySendError::Closed(outgoing)) => {
+                outgoing.event.payload
+            }
         }
     }
 
     /// Waits for capacity within [`WaitLimit`]. Returns whether the row was sent.
-    pub async fn send(&self, of: Of) -> bool {
-        self.try_to_send(of).await.is_none()
+    pub async fn send(&self, payload: Payload) -> bool {
+        self.try_to_send(payload).await.is_none()
     }
 
     /// Like [`Self::send`], but returns the row if it was not sent.
-    pub async fn try_to_send(&self, mut of: Of) -> Option<Of> {
-        self.names.translate(&mut of);
-        let back = self.put(Outgoing::new(of, None)).await;
+    pub async fn try_to_send(&self, mut payload: Payload) -> Option<Payload> {
+        self.names.translate(&mut payload);
+        let back = self.put(Outgoing::new(payload, None)).await;
         self.counts.blocked.store(back.is_some(), Ordering::Relaxed);
         self.count(back.is_none());
         back
     }
 
     /// Returns the row if it was not sent.
-    async fn put(&self, outgoing: Outgoing) -> Option<Of> {
+    async fn put(&self, outgoing: Outgoing) -> Option<Payload> {
         let outgoing = match self.rows.try_send(outgoing) {
             Ok(()) => return None,
-            Err(TrySendError::Closed(outgoing)) => return outgoing.event.of,
+            Err(TrySendError::Closed(outgoing)) => return outgoing.event.payload,
             Err(TrySendError::Full(outgoing)) => outgoing,
         };
         match self.within_limit(self.rows.reserve()).await {
@@ -153,7 +156,7 @@ impl Outbox {
                 permit.send(outgoing);
                 None
             }
-            _ => outgoing.event.of,
+            _ => outgoing.event.payload,
         }
     }
 
@@ -179,13 +182,30 @@ impl Outbox {
 
     /// Sends an event with the current time.
     pub async fn event(&self, kind: Kind, subject: &str, message: impl Into<String>) {
-        self.send(Of::Event(event(kind, subject, message))).await;
+        self.send(Payload::Event(event(kind, subject, message))).await;
     }
 
     /// Sends a file for the trial's raw/ directory. After a piece that is lost, all others are, too: the file ends there and has no gap.
-    pub async fn raw(&self, name: &str, data: &[u8]) {
+    /// `dropped_bytes`, which the file lacks at its end, count as pieces that are lost.
+    ///
+    /// # Errors
+    /// The file cannot be read any further; the rest counts as a piece that is lost.
+    pub async fn raw(
+        &self,
+        name: &str,
+        data: &mut (impl Read + Send),
+        dropped_bytes: u64,
+    ) -> io::Result<()> {
         let mut whole = true;
-        for piece in data.chunks(PIECE_BYTES) {
+        let dropped_pieces = dropped_bytes.div_ceil(PIECE_BYTES as u64);
+        self.counts.dropped.fetch_add(dropped_pieces, Ordering::Relaxed);
+        loop {
+            let mut piece = Vec::new();
+            let read = data.by_ref().take(PIECE_BYTES as u64).read_to_end(&mut piece);
+            read.inspect_err(|_| self.count(false))?;
+            if piece.is_empty() {
+                return Ok(());
+            }
             whole = whole && self.raw_piece(name, piece).await;
             self.counts.blocked.store(!whole, Ordering::Relaxed);
             self.count(whole);
@@ -193,7 +213,7 @@ impl Outbox {
     }
 
     /// Returns whether the piece was sent.
-    async fn raw_piece(&self, name: &str, piece: &[u8]) -> bool {
+    async fn raw_piece(&self, name: &str, piece: Vec<u8>) -> bool {
         let permit = match Arc::clone(&self.pieces).try_acquire_owned() {
             Ok(permit) => Some(permit),
             Err(_) => {
@@ -202,8 +222,8 @@ impl Outbox {
             }
         };
         let Some(permit) = permit else { return false };
-        let raw = wire::Raw { name: name.to_owned(), data: piece.to_vec() };
-        self.put(Outgoing::new(Of::Raw(raw), Some(permit))).await.is_none()
+        let raw = wire::Raw { name: name.to_owned(), data: piece };
+        self.put(Outgoing::new(Payload::Raw(raw), Some(permit))).await.is_none()
     }
 
     /// Sends a piece of a file when nothing else is left to do. Waits for the controller to take a piece, at most `limit` and
@@ -212,7 +232,7 @@ impl Outbox {
         let sending = async {
             let permit = Arc::clone(&self.pieces).acquire_owned().await.ok()?;
             let raw = wire::Raw { name: name.to_owned(), data: piece.to_vec() };
-            self.rows.send(Outgoing::new(Of::Raw(raw), Some(permit))).await.ok()
+            self.rows.send(Outgoing::new(Payload::Raw(raw), Some(permit))).await.ok()
         };
         let limit = limit.min(PIECE_TIMEOUT);
         // A timeout of zero would still send what does not have to wait.
@@ -231,7 +251,7 @@ impl Outbox {
             samples_missed,
         };
         if let Some(permit) = self.last.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            permit.send(Outgoing::new(Of::Done(done), None));
+            permit.send(Outgoing::new(Payload::Done(done), None));
         }
     }
 
@@ -259,16 +279,16 @@ mod tests {
     fn full(limit: WaitLimit) -> (Outbox, mpsc::Receiver<Outgoing>) {
         let (outbox, rows) = Outbox::with_limit(limit);
         for _ in 0..CAPACITY {
-            outbox.offer(Of::Probe(wire::Probe::default()));
+            outbox.offer(Payload::Probe(wire::Probe::default()));
         }
         (outbox, rows)
     }
 
-    async fn all(mut rows: mpsc::Receiver<Outgoing>) -> Vec<Of> {
+    async fn all(mut rows: mpsc::Receiver<Outgoing>) -> Vec<Payload> {
         rows.close();
         let mut found = Vec::new();
         while let Some(outgoing) = rows.recv().await {
-            found.extend(outgoing.event.of);
+            found.extend(outgoing.event.payload);
         }
         found
     }
@@ -277,7 +297,7 @@ mod tests {
     async fn drops_rows_instead_of_waiting() {
         let (outbox, mut rows) = full(SHORT);
         for _ in 0..5 {
-            outbox.offer(Of::Probe(wire::Probe::default()));
+            outbox.offer(Payload::Probe(wire::Probe::default()));
         }
         outbox.event(PHASE, "x", "").await;
         outbox.event(PHASE, "y", "").await;
@@ -292,7 +312,7 @@ mod tests {
             samples_late: 1,
             samples_missed: 2,
         };
-        assert_eq!(all(rows).await.last(), Some(&Of::Done(done)));
+        assert_eq!(all(rows).await.last(), Some(&Payload::Done(done)));
     }
 
     #[tokio::test]
@@ -300,10 +320,10 @@ mod tests {
         let (outbox, rows) = full(SHORT);
         outbox.event(PHASE, "x", "").await;
         outbox.done(0, 0);
-        outbox.offer(Of::Probe(wire::Probe::default()));
+        outbox.offer(Payload::Probe(wire::Probe::default()));
         let found = all(rows).await;
         assert_eq!(found.len(), CAPACITY + 1);
-        assert!(matches!(found.last(), Some(Of::Done(done)) if done.rows_dropped == 1));
+        assert!(matches!(found.last(), Some(Payload::Done(done)) if done.rows_dropped == 1));
     }
 
     #[tokio::test]
@@ -332,33 +352,34 @@ mod tests {
     #[tokio::test]
     async fn a_batch_above_the_limit_comes_back() {
         let (outbox, mut rows) = Outbox::with_limit(SHORT);
-        let batch = |at_ns| Of::Acks(wire::Acks { at_ns: vec![at_ns; 1024], ..Default::default() });
+        let batch =
+            |at_ns| Payload::Acks(wire::Acks { at_ns: vec![at_ns; 1024], ..Default::default() });
         let batches = BATCHED_ROWS / 1024;
         for at_ns in 0..batches as u64 {
             assert_eq!(outbox.offer_batch(batch(at_ns)), None);
         }
         assert_eq!(outbox.offer_batch(batch(100)), Some(batch(100)));
-        outbox.offer(Of::Probe(wire::Probe::default()));
+        outbox.offer(Payload::Probe(wire::Probe::default()));
         assert_eq!(rows.len(), batches + 1, "a row is still accepted");
         drop(rows.recv().await);
         assert_eq!(outbox.offer_batch(batch(101)), None);
         outbox.done(0, 0);
         let found = all(rows).await;
-        assert!(matches!(found.last(), Some(Of::Done(done)) if done.rows_dropped == 0));
+        assert!(matches!(found.last(), Some(Payload::Done(done)) if done.rows_dropped == 0));
     }
 
     /// Models an interval in which each of many sockets has a few rows.
     #[tokio::test]
     async fn small_batches_leave_capacity_for_rows() {
         let (outbox, rows) = Outbox::with_limit(SHORT);
-        let batch = || Of::Acks(wire::Acks { at_ns: vec![1; 10], ..Default::default() });
+        let batch = || Payload::Acks(wire::Acks { at_ns: vec![1; 10], ..Default::default() });
         let most = BATCHED_ROWS / MIN_BATCH_ROWS;
         assert!((1000..=CAPACITY / 2).contains(&most));
         for _ in 0..most {
             assert_eq!(outbox.offer_batch(batch()), None);
         }
         assert_eq!(outbox.offer_batch(batch()), Some(batch()));
-        outbox.offer(Of::Probe(wire::Probe::default()));
+        outbox.offer(Payload::Probe(wire::Probe::default()));
         assert_eq!(rows.len(), most + 1, "a row is still accepted");
     }
 
@@ -366,19 +387,30 @@ mod tests {
     async fn files_have_their_own_capacity() {
         let (outbox, mut rows) = Outbox::with_limit(SHORT);
         let file = vec![7; PIECE_BYTES * (PIECES + 3)];
-        outbox.raw("a", &file).await;
+        outbox.raw("a", &mut &file[..], 0).await.unwrap();
         outbox.event(PHASE, "x", "").await;
         assert_eq!(rows.len(), PIECES + 1, "a row is still accepted");
         for _ in 0..4 {
             rows.recv().await.expect("a piece");
         }
-        outbox.raw("b", &file[..PIECE_BYTES * 4]).await;
+        outbox.raw("b", &mut &file[..PIECE_BYTES * 4], 0).await.unwrap();
         outbox.done(0, 0);
         let found = all(rows).await;
         assert!(
-            matches!(found.last(), Some(Of::Done(done)) if done.rows_dropped == 3),
+            matches!(found.last(), Some(Payload::Done(done)) if done.rows_dropped == 3),
             "{:?}",
             found.last()
         );
+    }
+
+    #[tokio::test]
+    async fn bytes_that_a_file_lacks_count_as_lost_pieces() {
+        let (outbox, rows) = Outbox::with_limit(SHORT);
+        outbox.raw("a", &mut &b"begin"[..], PIECE_BYTES as u64 + 1).await.unwrap();
+        outbox.done(0, 0);
+        let found = all(rows).await;
+        assert!(matches!(&found[0], Payload::Raw(raw) if raw.data == b"begin"), "{:?}", found[0]);
+        let done = found.last();
+        assert!(matches!(done, Some(Payload::Done(done)) if done.rows_dropped == 2), "{done:?}");
     }
 }

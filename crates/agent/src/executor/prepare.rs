@@ -29,7 +29,7 @@ use crate::files::Contents;
 use crate::flow::{FlowEndpoint, FlowSource, Traffic};
 use crate::interfaces::{Devices, Interfaces};
 use crate::ports;
-use crate::probe::serve;
+use crate::probe::{process, serve};
 use crate::session::{Command, Holder};
 use crate::sockets::allowed::AllowedModules;
 use crate::sockets::error::NotAvailable;
@@ -70,12 +70,24 @@ pub struct Trial {
     pub acks: Option<Box<dyn AckSource>>,
     /// Listening servers of flows.
     pub servers: Vec<(FlowTask, Box<dyn Traffic>)>,
-    /// Servers that answer probes.
-    pub answers: Vec<serve::Server>,
+    /// Servers that answer probes, in the order of the task's.
+    pub answers: Vec<process::Server>,
     /// Events of the preparation.
     pub events: Vec<wire::Event>,
     /// The initial state of each link, reported in the trial's first rows.
     pub applied: Vec<wire::LinkChange>,
+}
+
+impl Trial {
+    /// Returns an event for each server of a probe that has ended, although the trial still holds it: the measuring node has seen loss.
+    pub fn ended_answers(&mut self) -> Vec<wire::Event> {
+        let probes = self.task.iter().flat_map(|task| &task.served);
+        let ended = probes.zip(&mut self.answers).filter_map(|(probe, server)| {
+            let message = format!("its server ended early ({})", server.ended()?);
+            Some(event(Kind::ProbeError(NoData {}), &probe.id, message))
+        });
+        ended.collect()
+    }
 }
 
 /// The parts of the node that preparing uses.
@@ -96,13 +108,15 @@ pub struct PrepareContext<'a> {
     pub controller: Option<&'a ConnectionHandle>,
     /// Congestion controls supplied by the user.
     pub supplied: Supplied<'a>,
-    /// The trial, and this node's name in the plan.
-    pub here: (TrialId, &'a str),
+    /// The trial.
+    pub trial: TrialId,
+    /// This node's name in the plan.
+    pub node: &'a str,
 }
 
 impl<'a> PrepareContext<'a> {
     /// Collects the parts of an executor for a request.
-    pub fn of(
+    pub fn from_request(
         dependencies: &'a mut Dependencies,
         request: &'a wire::PrepareRequest,
         files: &'a Contents,
@@ -117,7 +131,8 @@ impl<'a> PrepareContext<'a> {
             modules: &dependencies.modules,
             controller,
             supplied: Supplied { files, allowed: &dependencies.cc_digests },
-            here: (TrialId { run_id: request.run_id.clone(), epoch: request.epoch }, &request.node),
+            trial: TrialId { run_id: request.run_id.clone(), epoch: request.epoch },
+            node: &request.node,
         }
     }
 }
@@ -139,12 +154,12 @@ pub async fn check(
     let devices = devices(task, context.interfaces)?;
     check_control(task, &devices, context)?;
     ipv6::check(&task.sysctls, context.interfaces)?;
-    let choices = Choices::of(task, context.here.1, choices::choose).await?;
+    let choices = Choices::for_task(task, context.node, choices::choose).await?;
     if let Some(client) = context.controller.map(ConnectionHandle::identity) {
-        scopes::check(task, context.here.1, &devices, context.interfaces, &choices, client)?;
+        scopes::check(task, context.node, &devices, context.interfaces, &choices, client)?;
     }
-    load::check_digests(task, context.here.1, context.supplied)?;
-    modules::check(task, context.here.1, context.modules, &choices)?;
+    load::check_digests(task, context.node, context.supplied)?;
+    modules::check(task, context.node, context.modules, &choices)?;
     Ok(devices)
 }
 
@@ -159,11 +174,13 @@ pub async fn prepare(
 ) -> Result<wire::PrepareReply, AgentError> {
     ports::check(&task)?;
     let devices = check(&task, context).await?;
-    let supplied = load::read_supplied(&task, context.here.1, context.supplied)?;
+    let supplied = load::read_supplied(&task, context.node, context.supplied)?;
     set_sysctls(&task, context, trial)?;
     // Traffic generators set the congestion control on both ends, so both need it loaded.
-    let (id, node) = &context.here;
-    trial.cc = load::load_in_thread(&task, id, node, supplied).await?;
+    // After an error, too, the caller undoes what was loaded.
+    let (cc, loaded) = load::load_in_thread(&task, &context.trial, context.node, supplied).await;
+    trial.cc = cc;
+    loaded?;
     for loaded in trial.cc.messages() {
         let via = loaded.via().as_text();
         let of = match loaded.sha256.as_str() {
@@ -178,14 +195,12 @@ pub async fn prepare(
     check_kernel_ccs(&task, |_| true, verify::check).await?;
     if !task.keep_offloads {
         for dev in offloads::devices(&task, &devices)? {
-            offloads::switch_off(dev, context, trial)?;
+            trial.events.extend(offloads::switch_off(dev, context.interfaces, context.undo)?);
         }
     }
     make_links(&task, &devices, context, trial)?;
+    make_traffic_group(&task, context)?;
     start_servers(&task, context, trial).await?;
-    for probe in &task.served {
-        trial.answers.push(answer(probe, &task, &trial.cc)?);
-    }
     let (acks, report) = acks::watch(&task, context.acks);
     trial.acks = acks;
     trial.events.extend(report);
@@ -322,7 +337,8 @@ fn make_links(
         trial.applied.push(applied(&link.config, &dev, requested_at_ns, clock::now_ns()));
         let state = open.state();
         trial.links.push(TimedLink::new(open, dev, link));
-        let message = format!("{} on {}: {}", state.backend().as_text(), state.dev, state.why());
+        let message =
+            format!("{} on {}: {}", state.backend().as_text(), state.dev, state.reason_text());
         trial.events.push(event(Kind::LinkUp(NoData {}), name, message));
         let shared = flow_queues::events(&link.config, link.flows.as_deref(), state.backend());
         let at_ns = clock::now_ns();
@@ -356,18 +372,18 @@ fn attach_cc(task: &NodeTask, context: &mut PrepareContext<'_>, trial: &mut Tria
     let group = context.traffic_group;
     let mut node = Node { interfaces: context.interfaces, undo: context.undo, group };
     let outcome_of = |name: &str| trial.cc.outcome_of(task, name);
-    let decided = ecn::apply::decide_all(ecn::endpoints(task, outcome_of), task);
+    let assignments = ecn::apply::decide_all(ecn::endpoints(task, outcome_of), task);
     // Without ECN, a congestion control whose own flags would negotiate it must be set after the handshake.
     let late = |group: &str| {
-        decided.iter().any(|d| {
-            d.end.group == group && d.decision.mode == ecn::Mode::None && d.end.via != Via::Bpf
+        assignments.iter().any(|a| {
+            a.end.group == group && a.decision.mode == ecn::Mode::None && a.end.via != Via::Bpf
         })
     };
-    let needed = decided.iter().any(|d| d.decision.mode != ecn::Mode::None);
+    let needed = assignments.iter().any(|a| a.decision.mode != ecn::Mode::None);
     let starts = before_handshake::starts(task, outcome_of, late);
     trial.attached = before_handshake::apply(starts, task, needed, &mut node);
     trial.events.extend(trial.attached.reports());
-    let (applied, events) = ecn::apply::apply(decided, &trial.attached, &mut node);
+    let (applied, events) = ecn::apply::apply(assignments, &trial.attached, &mut node);
     trial.ecn = applied;
     trial.events.extend(events);
 }
@@ -376,11 +392,12 @@ fn attach_cc(task: &NodeTask, context: &mut PrepareContext<'_>, trial: &mut Tria
 fn answer(
     probe: &ProbeTask,
     task: &NodeTask,
+    group: Option<&Path>,
     loaded: &load::LoadedCcs,
-) -> Result<serve::Server, AgentError> {
+) -> Result<process::Server, AgentError> {
     // A web server's congestion control may be a loaded instance, under its kernel name.
     let cc = probe.plan.cc.as_ref().and_then(|cc| Some(loaded.outcome_of(task, cc)?.0));
-    serve::start(probe, cc.as_deref()).map_err(|source| {
+    let socket = serve::open(probe, cc.as_deref()).map_err(|source| {
         if source.kind() == std::io::ErrorKind::AddrInUse {
             return ports::in_use(format!("probe {}", probe.id), probe.to_ip, probe.port);
         }
@@ -389,27 +406,39 @@ fn answer(
         AgentError::system(format!("listen on {ip} port {port} for probe {}{with}", probe.id))(
             source,
         )
-    })
+    })?;
+    let op = format!("start the server of probe {}", probe.id);
+    process::answer(probe, socket, group).map_err(AgentError::system(op))
 }
 
+/// Makes the control group of the processes of flows and probes.
+fn make_traffic_group(task: &NodeTask, context: &mut PrepareContext<'_>) -> Result<(), AgentError> {
+    let has_flows = !(task.servers.is_empty() && task.clients.is_empty());
+    let has_probes = !(task.served.is_empty() && task.probes.is_empty());
+    if let Some(group) = context.traffic_group.filter(|_| has_flows || has_probes) {
+        context.undo.push(Step::TrafficGroup { folder: group.to_owned() })?;
+        let op = format!("make control group {} for traffic", group.display());
+        cgroup::make(group).map_err(AgentError::system(op))?;
+    }
+    Ok(())
+}
+
+/// Starts the servers of flows and those that answer probes.
 async fn start_servers(
     task: &NodeTask,
     context: &mut PrepareContext<'_>,
     trial: &mut Trial,
 ) -> Result<(), AgentError> {
-    if task.servers.is_empty() && task.clients.is_empty() {
-        return Ok(());
+    if !(task.servers.is_empty() && task.clients.is_empty()) {
+        attach_cc(task, context, trial);
     }
-    if let Some(group) = context.traffic_group {
-        context.undo.push(Step::TrafficGroup { folder: group.to_owned() })?;
-        let op = format!("make control group {} for traffic", group.display());
-        cgroup::make(group).map_err(AgentError::system(op))?;
-    }
-    attach_cc(task, context, trial);
-    // Start all servers before waiting for any: each takes milliseconds, and the starts overlap.
+    // Start all servers before waiting for any: the starts overlap, and so do the limits of their time.
     for flow in &task.servers {
         let traffic = context.source.start(&trial.cc.renamed(flow), FlowEndpoint::Server)?;
         trial.servers.push((flow.clone(), traffic));
+    }
+    for probe in &task.served {
+        trial.answers.push(answer(probe, task, context.traffic_group, &trial.cc)?);
     }
     for (flow, traffic) in &mut trial.servers {
         traffic.listening().await.map_err(|source| AgentError::Server {
@@ -418,12 +447,21 @@ async fn start_servers(
             source,
         })?;
     }
+    for (probe, server) in task.served.iter().zip(&mut trial.answers) {
+        server
+            .started()
+            .await
+            .map_err(|source| AgentError::ProbeServer { id: probe.id.clone(), source })?;
+    }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use ccbench_proto::plan::{ProbeKind, Repeat};
+
     use super::*;
+    use crate::probe::serve::tests::task;
     use crate::sockets::names::tests::flow;
 
     #[tokio::test]
@@ -438,6 +476,23 @@ mod tests {
         let error = check_kernel_ccs(&task, |_| true, on_thread).await.unwrap_err().to_string();
         let expected = "flow a: this kernel has no congestion control `cubic` (blocking)";
         assert!(error.starts_with(expected), "{error}");
+    }
+
+    #[test]
+    fn a_server_of_a_probe_that_has_ended_is_an_event() {
+        let served = ["page", "stream"].map(|id| {
+            let task = task(ProbeKind::Http, 0, Repeat::Interval);
+            ProbeTask { id: id.to_owned(), ..task }
+        });
+        let task = NodeTask { served: served.to_vec(), ..NodeTask::default() };
+        let answers = vec![process::Server::mute(0), process::Server::mute(0)];
+        let mut trial = Trial { task: Some(task), answers, ..Trial::default() };
+        assert!(trial.ended_answers().is_empty());
+        trial.answers[1].kill();
+        let events = trial.ended_answers();
+        let [event] = &events[..] else { panic!("{events:?}") };
+        assert_eq!((event.name(), event.subject.as_str()), ("probe_error", "stream"));
+        assert!(event.message.contains("signal: 9"), "{event:?}");
     }
 
     #[tokio::test]

@@ -49,13 +49,17 @@ impl FlowRun<'_> {
     }
 }
 
-/// Returns all rows of table `intervals` from a report that was read after the end.
-pub fn intervals(ran: &FlowRun<'_>, report: &Report, zero_ns: u64) -> Vec<wire::Interval> {
+/// Returns the rows of table `intervals` of a report that was read after the end.
+pub fn intervals(
+    ran: &FlowRun<'_>,
+    intervals: &[StreamInterval],
+    zero_ns: u64,
+) -> Vec<wire::Interval> {
     let row = |i: &StreamInterval| {
         let at_ns = zero_ns + (i.values.end.max(0.0) * 1e9) as u64;
         i.values.row(&ran.task.group, ran.side(), i.stream, at_ns)
     };
-    report.intervals.iter().map(row).collect()
+    intervals.iter().map(row).collect()
 }
 
 /// Adds the last interval, which is missing from a report if the other end closed the connection first.
@@ -203,9 +207,17 @@ pub fn flow_error(
         let short = (ran.stop_at_ns() - ran.ended_at_ns) as f64 / 1e9;
         return Some(format!("{process} ended {short:.1} s early{stderr}"));
     }
-    output
-        .truncated
-        .then(|| format!("{process} wrote more output than the agent keeps: rows are missing"))
+    None
+}
+
+/// Returns the error of an end whose rows are incomplete, because that many bytes of its report were dropped.
+pub fn lost_rows(ran: &FlowRun<'_>, dropped_bytes: u64) -> Option<String> {
+    let (tool, end) = (ran.task.plan.tool(), ran.end.name());
+    (dropped_bytes > 0).then(|| {
+        format!(
+            "{tool} {end} wrote {dropped_bytes} bytes more than the agent keeps: rows are missing"
+        )
+    })
 }
 
 #[cfg(test)]

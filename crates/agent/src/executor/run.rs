@@ -3,25 +3,24 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ccbench_collector::FlowPorts;
 use ccbench_proto::event::{BaseRtt, Kind, NoData};
-use ccbench_proto::plan::ProbeKind;
 use ccbench_proto::schedule::{FlowTask, NodeTask, ProbeTask};
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::run_event::Payload;
 use futures_util::future::join_all;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
+use super::Dependencies;
 use super::clock_steps;
 use super::outbox::Outbox;
 use super::samples::SamplerThread;
 use super::traffic::{self, RunContext};
 use crate::clock;
-use crate::flow::{FlowSource, Traffic};
-use crate::probe::tcp::{self, Deadline};
-use crate::probe::{ping, stream};
+use crate::flow::Traffic;
+use crate::probe::ping;
+use crate::probe::process::{self, ProcessError};
 
 /// Pings before the start, and the gap between two.
 const BASE_PINGS: u16 = 5;
@@ -97,44 +96,31 @@ async fn phases(task: &NodeTask, context: &RunContext) {
 async fn probes(task: &NodeTask, context: &RunContext) {
     let end_at_ns = context.start_at_ns + task.length.nanos();
     let run = task.probes.iter().map(|probe| async move {
-        tokio::select! {
-            done = measure(probe, context, end_at_ns) => {
-                if let Err(error) = done {
-                    context.out.event(Kind::ProbeError(NoData {}), &probe.id, error.to_string()).await;
-                }
-            }
-            () = context.cancelled() => {}
+        if let Err(error) = measure(probe, context, end_at_ns).await {
+            context.out.event(Kind::ProbeError(NoData {}), &probe.id, error.to_string()).await;
         }
     });
     join_all(run).await;
 }
 
-async fn measure(probe: &ProbeTask, context: &RunContext, end_at_ns: u64) -> std::io::Result<()> {
+async fn measure(
+    probe: &ProbeTask,
+    context: &RunContext,
+    end_at_ns: u64,
+) -> Result<(), ProcessError> {
     let out = context.out.clone();
-    let mut emit = move |row| out.offer(Of::Probe(row));
-    let is_stream = probe.plan.kind == ProbeKind::UdpStream;
-    let left = if is_stream || probe.plan.kind.connects() {
-        let deadline = Deadline { at_ns: end_at_ns, stop: Arc::default() };
-        let _stop = StopOnDrop(Arc::clone(&deadline.stop));
-        let (sender, done) = oneshot::channel();
-        let (task, start_at_ns) = (probe.clone(), context.start_at_ns);
-        let thread = std::thread::Builder::new().name(format!("probe-{}", probe.id));
-        thread.spawn(move || {
-            let under_way = if is_stream {
-                stream::receive(&task, start_at_ns, &deadline, &mut emit).map(|()| false)
-            } else {
-                Ok(tcp::run(&task, start_at_ns, &deadline, &mut emit))
-            };
-            // The receiver may have given up.
-            let _ = sender.send(under_way);
-        })?;
-        let under_way = done.await.map_err(|_| {
-            std::io::Error::other("the probe's thread panicked (a bug in ccbench)")
-        })??;
-        usize::from(under_way)
-    } else {
-        ping::probe(probe, context.start_at_ns, end_at_ns, &mut emit).await?
-    };
+    let mut emit = move |row| out.offer(Payload::Probe(row));
+    let group = context.traffic_group.as_deref();
+    let span_ns = (context.start_at_ns, end_at_ns);
+    let measured = process::measure(probe, group, span_ns, context.cancelled(), &mut emit).await?;
+    if let Some(late_ns) = measured.late_ns(probe, context.start_at_ns) {
+        let message = format!(
+            "began {:.3} ms late: the node lacked CPU time; measurements before that are missing",
+            late_ns as f64 / 1e6
+        );
+        context.out.event(Kind::ProbeError(NoData {}), &probe.id, message).await;
+    }
+    let left = measured.unfinished;
     if left > 0 {
         let message = format!(
             "unfinished measurements at the end of the trial: {left}; they have no row and count neither as measured nor as lost"
@@ -144,25 +130,17 @@ async fn measure(probe: &ProbeTask, context: &RunContext, end_at_ns: u64) -> std
     Ok(())
 }
 
-/// Stops the probe's thread when its result is no longer needed.
-struct StopOnDrop(Arc<AtomicBool>);
-
-impl Drop for StopOnDrop {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Returns the context of a trial whose samples run already.
 pub fn context(
-    source: &Arc<dyn FlowSource>,
+    dependencies: &Dependencies,
     start_at_ns: u64,
     out: &Outbox,
     sampler: &SamplerThread,
     cancel: watch::Receiver<bool>,
 ) -> RunContext {
     RunContext {
-        source: Arc::clone(source),
+        source: Arc::clone(&dependencies.source),
+        traffic_group: dependencies.traffic_group.clone(),
         start_at_ns,
         out: out.clone(),
         seen: sampler.seen(),

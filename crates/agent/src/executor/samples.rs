@@ -13,7 +13,7 @@ use ccbench_proto::plan::Sample;
 use ccbench_proto::resolve::TimedChange;
 use ccbench_proto::trigger::Step;
 use ccbench_proto::units::{Micros, Ppm, Rate};
-use ccbench_proto::wire::{self, Side, run_event::Of};
+use ccbench_proto::wire::{self, Side, run_event::Payload};
 use ccbench_shaper::{Link, ShaperError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::Timespec;
@@ -96,7 +96,7 @@ pub struct Finished {
     /// TCP samples that are missing in the gaps of sockets.
     pub missed: u64,
     /// The last rows: packets that did not fit into the channel, and the timing of the links.
-    pub rows: Vec<Of>,
+    pub rows: Vec<Payload>,
     /// The thread panicked; its links were dropped, which undoes them.
     pub broken: bool,
 }
@@ -356,7 +356,7 @@ impl SamplerLoop {
         let timed = &mut self.task.links[link];
         let result = timed.apply(&change);
         let applied_at_ns = clock::now_ns();
-        self.task.out.offer(Of::LinkChange(wire::LinkChange {
+        self.task.out.offer(Payload::LinkChange(wire::LinkChange {
             requested_at_ns: due_ns,
             applied_at_ns,
             link: timed.link.state().link,
@@ -369,7 +369,7 @@ impl SamplerLoop {
         }));
         if let Err(error) = result {
             let subject = timed.link.state().link;
-            self.task.out.offer(Of::Event(event(
+            self.task.out.offer(Payload::Event(event(
                 Kind::LinkError(NoData {}),
                 &subject,
                 error.to_string(),
@@ -386,7 +386,7 @@ impl SamplerLoop {
                 if let Some(reason) = reason {
                     let subject = self.task.links[link].link.state().link;
                     let made = event(Kind::ChangeTriggered(NoData {}), &subject, reason);
-                    self.task.out.offer(Of::Event(made));
+                    self.task.out.offer(Payload::Event(made));
                 }
             }
         }
@@ -409,7 +409,7 @@ impl SamplerLoop {
         drop(seen);
         self.last_pass_ns = at_ns;
         for sample in self.samples.drain(..) {
-            self.task.out.offer(Of::FlowSample(sample));
+            self.task.out.offer(Payload::FlowSample(sample));
         }
     }
 
@@ -420,7 +420,7 @@ impl SamplerLoop {
             self.states.iter().for_each(|row| timed.observe(row));
         }
         for state in self.states.drain(..) {
-            self.task.out.offer(Of::CcState(state));
+            self.task.out.offer(Payload::CcState(state));
         }
         has_more
     }
@@ -433,7 +433,7 @@ impl SamplerLoop {
             }
         }
         for counters in self.counters.drain(..) {
-            self.task.out.offer(Of::QdiscSample(counters));
+            self.task.out.offer(Payload::QdiscSample(counters));
         }
         for error in errors {
             self.fail("links", &error);
@@ -448,7 +448,7 @@ impl SamplerLoop {
             timed.link.packets(&mut self.packets);
         }
         for change in self.by_trace.drain(..) {
-            self.task.out.offer(Of::LinkChange(change));
+            self.task.out.offer(Payload::LinkChange(change));
         }
     }
 
@@ -457,7 +457,7 @@ impl SamplerLoop {
         let capacity = self.task.out.capacity_for_rows();
         let end = self.packets.len().min(self.packets_sent + capacity);
         for packet in self.packets.get(self.packets_sent..end).unwrap_or_default() {
-            self.task.out.offer(Of::LinkPacket(packet.clone()));
+            self.task.out.offer(Payload::LinkPacket(packet.clone()));
         }
         self.packets_sent = end;
         if end == self.packets.len() {
@@ -466,7 +466,7 @@ impl SamplerLoop {
         }
     }
 
-    fn last_rows(&mut self) -> Vec<Of> {
+    fn last_rows(&mut self) -> Vec<Payload> {
         // No flow runs any more, so the loop ends.
         while self.sample_states() {}
         if self.task.cc.thinned() > 0 {
@@ -474,14 +474,18 @@ impl SamplerLoop {
                 "{} rounds of internal state were skipped to stay within the row limit",
                 self.task.cc.thinned()
             );
-            self.task.out.offer(Of::Event(event(Kind::CcStateThinned(NoData {}), "", message)));
+            self.task.out.offer(Payload::Event(event(
+                Kind::CcStateThinned(NoData {}),
+                "",
+                message,
+            )));
         }
-        self.task.cc.losses().for_each(|lost| self.task.out.offer(Of::Event(lost)));
+        self.task.cc.losses().for_each(|lost| self.task.out.offer(Payload::Event(lost)));
         for timed in &self.task.links {
             for missing in timed.triggered.missing() {
                 let subject = timed.link.state().link;
                 let missed = event(Kind::ChangeNotTriggered(NoData {}), &subject, missing);
-                self.task.out.offer(Of::Event(missed));
+                self.task.out.offer(Payload::Event(missed));
             }
         }
         self.read_links();
@@ -492,13 +496,13 @@ impl SamplerLoop {
             timed.link.packets(&mut self.packets);
         }
         let packets = self.packets.drain(..).skip(self.packets_sent);
-        let timing = timing.into_iter().map(Of::LinkTiming);
-        timing.chain(packets.map(Of::LinkPacket)).collect()
+        let timing = timing.into_iter().map(Payload::LinkTiming);
+        timing.chain(packets.map(Payload::LinkPacket)).collect()
     }
 
     fn sample_host(&mut self) {
         match self.host.sample(clock::now_ns()) {
-            Ok(sample) => self.task.out.offer(Of::HostSample(sample)),
+            Ok(sample) => self.task.out.offer(Payload::HostSample(sample)),
             Err(error) => self.fail("host", &error.to_string()),
         }
     }
@@ -506,7 +510,7 @@ impl SamplerLoop {
     /// Reports an error once: a failing sampler fails at every pass.
     fn fail(&mut self, what: &'static str, error: &str) {
         if self.failed.insert(what, ()).is_none() {
-            self.task.out.offer(Of::Event(event(Kind::SampleError(NoData {}), what, error)));
+            self.task.out.offer(Payload::Event(event(Kind::SampleError(NoData {}), what, error)));
         }
     }
 }

@@ -8,8 +8,8 @@ use ccbench_shaper::ShaperError;
 
 use super::choices::Choices;
 use super::offloads;
-use crate::access::Identity;
 use crate::error::AgentError;
+use crate::identity::Identity;
 use crate::interfaces::{Devices, Interfaces};
 use crate::sockets::{ecn, load};
 
@@ -90,7 +90,7 @@ fn flow_with_ecn(task: &NodeTask) -> Option<(&FlowTask, &str)> {
     let mut flows = task.clients.iter().chain(&task.servers);
     flows.find_map(|flow| {
         let cc = flow.plan.cc.as_deref()?;
-        ecn::wants(cc, task.cc.get(cc)).any().then_some((flow, cc))
+        ecn::ecn_needs(cc, task.cc.get(cc)).any().then_some((flow, cc))
     })
 }
 

@@ -1,6 +1,6 @@
 //! Sends a trial's files and last rows to the controller, beside the executor: a reset does not wait for a controller that reads slowly.
 
-use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_proto::wire::{self, run_event::Payload};
 use tokio::task::JoinHandle;
 
 use super::captures::Stopped;
@@ -31,7 +31,7 @@ impl Sending {
         let task = tokio::spawn(async move {
             captured.send(&to).await;
             for event in last.events {
-                to.offer(Of::Event(event));
+                to.offer(Payload::Event(event));
             }
             to.done(last.late, last.missed);
         });

@@ -16,8 +16,10 @@ use ccbench_proto::wire::Side;
 mod access;
 mod audit;
 mod boot;
+mod pulse;
 mod requests;
 mod reset;
+mod undo;
 
 /// A plan with one of each: a link that changes, a flow from this node, and one to it.
 const PLAN: &str = r#"
@@ -170,12 +172,12 @@ impl Sampler for RowsPerPass {
 struct FakeAcks(Vec<String>);
 
 impl AckSource for FakeAcks {
-    fn drain(&mut self, now_ns: u64, all: bool, into: &mut Vec<Of>) {
+    fn drain(&mut self, now_ns: u64, all: bool, into: &mut Vec<Payload>) {
         if all {
-            into.push(Of::Acks(wire::Acks { at_ns: vec![now_ns], ..Default::default() }));
+            into.push(Payload::Acks(wire::Acks { at_ns: vec![now_ns], ..Default::default() }));
         }
     }
-    fn count_refused(&mut self, _: &Of) {}
+    fn count_refused(&mut self, _: &Payload) {}
     fn counts(&mut self, at_ns: u64) -> Vec<wire::AckCount> {
         vec![wire::AckCount { at_ns, lost_rows: 1, ..Default::default() }]
     }
@@ -203,6 +205,7 @@ fn dependencies(
         },
         undo,
         generation_file: None,
+        cc_journals: "/nonexistent/ccbench".into(),
         traffic_group: None,
         cc_digests: AllowedDigests::Any,
         modules: AllowedModules::default(),
@@ -300,10 +303,10 @@ impl Rig {
     }
 }
 
-async fn all(mut rows: mpsc::Receiver<Outgoing>) -> Vec<Of> {
+async fn all(mut rows: mpsc::Receiver<Outgoing>) -> Vec<Payload> {
     let mut found = Vec::new();
     while let Some(outgoing) = rows.recv().await {
-        found.extend(outgoing.event.of);
+        found.extend(outgoing.event.payload);
     }
     found
 }
@@ -321,8 +324,8 @@ async fn a_trial_is_prepared_run_and_reset() {
     assert_eq!(rig.calls(), ["start back server"]);
 
     let rows = all(rig.run().await).await;
-    let has = |test: fn(&Of) -> bool| rows.iter().any(test);
-    let Some(Of::LinkChange(first)) = rows.first() else { panic!("{:?}", rows.first()) };
+    let has = |test: fn(&Payload) -> bool| rows.iter().any(test);
+    let Some(Payload::LinkChange(first)) = rows.first() else { panic!("{:?}", rows.first()) };
     assert_eq!((first.link.as_str(), first.iface.as_str()), ("l", "eth0"));
     assert_eq!((first.source.as_str(), first.rc), ("plan", 0));
     assert_eq!(
@@ -330,27 +333,29 @@ async fn a_trial_is_prepared_run_and_reset() {
         (Some(10_000_000), Some(0), Some(0))
     );
     assert!(first.requested_at_ns > 0 && first.applied_at_ns >= first.requested_at_ns, "{first:?}");
-    assert!(has(|of| matches!(of, Of::FlowSample(s) if s.flow_id == "there/0")));
-    assert!(has(|of| matches!(of, Of::QdiscSample(s) if s.link == "l")));
-    assert!(has(|of| matches!(of, Of::LinkChange(c)
+    assert!(has(|payload| matches!(payload, Payload::FlowSample(s) if s.flow_id == "there/0")));
+    assert!(has(|payload| matches!(payload, Payload::QdiscSample(s) if s.link == "l")));
+    assert!(has(|payload| matches!(payload, Payload::LinkChange(c)
         if c.rate_bps == Some(5_000_000) && c.delay_us == Some(7_000) && c.rc == 0 && c.applied_at_ns >= c.requested_at_ns)));
-    assert!(has(|of| matches!(of, Of::LinkChange(c) if c.source == "trace row 2")));
-    assert!(has(|of| matches!(of, Of::LinkPacket(_))));
-    assert!(has(|of| matches!(of, Of::Acks(rows) if rows.at_ns.len() == 1)));
-    assert!(has(|of| matches!(of, Of::AckCount(count) if count.lost_rows == 1)));
-    let timing = |of: &Of| matches!(of, Of::LinkTiming(row) if row.link == "l");
-    assert_eq!(rows.iter().filter(|of| timing(of)).count(), 1, "once, at the end");
-    assert!(has(|of| matches!(of, Of::Event(e) if e.name() == "keep_awake")));
+    assert!(has(|payload| matches!(payload, Payload::LinkChange(c) if c.source == "trace row 2")));
+    assert!(has(|payload| matches!(payload, Payload::LinkPacket(_))));
+    assert!(has(|payload| matches!(payload, Payload::Acks(rows) if rows.at_ns.len() == 1)));
+    assert!(has(|payload| matches!(payload, Payload::AckCount(count) if count.lost_rows == 1)));
+    let timing = |payload: &Payload| matches!(payload, Payload::LinkTiming(row) if row.link == "l");
+    assert_eq!(rows.iter().filter(|payload| timing(payload)).count(), 1, "once, at the end");
+    assert!(has(|payload| matches!(payload, Payload::Event(e) if e.name() == "keep_awake")));
     assert!(has(
-        |of| matches!(of, Of::Interval(i) if i.group == "there" && i.side() == Side::Sender)
+        |payload| matches!(payload, Payload::Interval(i) if i.group == "there" && i.side() == Side::Sender)
     ));
     assert!(has(
-        |of| matches!(of, Of::Interval(i) if i.group == "back" && i.side() == Side::Receiver)
+        |payload| matches!(payload, Payload::Interval(i) if i.group == "back" && i.side() == Side::Receiver)
     ));
-    assert!(has(|of| matches!(of, Of::Flow(f)
+    assert!(has(|payload| matches!(payload, Payload::Flow(f)
         if f.flow_id == "there/0" && f.cc_actual == "fakecc" && f.tool == "fake 1")));
-    assert!(has(|of| matches!(of, Of::Raw(raw) if raw.name == "iperf3-back-server.json")));
-    assert!(matches!(rows.last(), Some(Of::Done(_))));
+    assert!(has(
+        |payload| matches!(payload, Payload::Raw(raw) if raw.name == "iperf3-back-server.json")
+    ));
+    assert!(matches!(rows.last(), Some(Payload::Done(_))));
     assert!(!rig.interfaces.calls().contains(&"remove l".to_owned()), "before the reset");
 
     let reply = rig.handle.reset(wire::ResetRequest::default()).await.unwrap();
@@ -360,32 +365,6 @@ async fn a_trial_is_prepared_run_and_reset() {
     let on_time = ["keep_awake", "set_rate l 5mbit", "set_delay l 7ms"].map(str::to_owned);
     assert!(on_time.iter().all(|call| calls.contains(call)), "{calls:?}");
     assert_eq!(calls.iter().filter(|call| *call == "begin l").count(), 1);
-}
-
-#[tokio::test]
-async fn a_trace_must_be_present_and_match_its_digest() {
-    let plan = PLAN.replace("rate = \"10mbit\"", "trace = { file = \"a.csv\" }");
-    let plan = plan.replace("\"links.l.rate\" = \"5mbit\", ", "");
-    let request = |plan: &str, files: &[(&str, &str)]| wire::PrepareRequest {
-        run_id: "r".into(),
-        node: "one".into(),
-        plan_toml: plan.into(),
-        epoch: 1,
-        files: files.iter().map(|(name, text)| ((*name).into(), (*text).into())).collect(),
-        ..Default::default()
-    };
-    let refused = |plan: &str, files: &[(&str, &str)]| {
-        read::task_of(&request(plan, files)).unwrap_err().to_string()
-    };
-    assert!(refused(&plan, &[]).contains("files: the trace `a.csv` is missing"));
-    let error = refused(&plan, &[("a.csv", "5,fast\n")]);
-    assert!(error.contains("files: the trace `a.csv`: line 1"), "{error}");
-    let file = [("a.csv", "10,1\n5,1\n")];
-    let other = plan.replace("a.csv\"", &format!("a.csv\", sha256 = \"{}\"", "0".repeat(64)));
-    assert!(refused(&other, &file).contains("the plan expects 0000"));
-    let task = read::task_of(&request(&plan, &file)).unwrap();
-    let replay = task.links[0].config.trace.as_ref().unwrap();
-    assert_eq!((replay.plan.file.as_str(), replay.trace.rows()), ("a.csv", 2));
 }
 
 #[tokio::test]
@@ -473,7 +452,10 @@ async fn a_reset_ends_a_running_trial() {
     let reply = rig.handle.reset(wire::ResetRequest::default()).await.unwrap();
     assert!(reply.failed.is_empty(), "{reply:?}");
     assert!(reply.undone.contains(&"traffic processes".to_owned()), "{reply:?}");
-    assert!(!all(rows).await.iter().any(|of| matches!(of, Of::Done(_))), "it was not finished");
+    assert!(
+        !all(rows).await.iter().any(|payload| matches!(payload, Payload::Done(_))),
+        "it was not finished"
+    );
 }
 
 #[tokio::test]
@@ -492,7 +474,7 @@ async fn hanging_flows_are_interrupted_terminated_then_killed() {
             "Kill there client",
         ]
     );
-    let killed = |of: &&Of| matches!(of, Of::Event(e) if e.name() == "flow_error" && e.message.contains("was killed"));
+    let killed = |payload: &&Payload| matches!(payload, Payload::Event(e) if e.name() == "flow_error" && e.message.contains("was killed"));
     assert_eq!(rows.iter().filter(killed).count(), 2, "client and server");
 }
 
@@ -521,7 +503,7 @@ async fn a_slow_controller_still_gets_the_last_message() {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
     let rows = all(rows).await;
-    let Some(Of::Done(done)) = rows.last() else { panic!("{:?}", rows.last()) };
+    let Some(Payload::Done(done)) = rows.last() else { panic!("{:?}", rows.last()) };
     assert!(done.rows_dropped > 0, "{done:?}");
     assert_eq!(done.rows_sent, rows.len() as u64 - 1);
     assert!(rows.len() < 10_000, "{} rows waited", rows.len());
@@ -546,10 +528,9 @@ async fn a_panicking_sampler_is_reported_and_its_links_are_undone() {
     let rig = Rig::sampled(Script::Good, FakeInterfaces::default(), || Box::new(Broken));
     rig.prepare().await.unwrap();
     let rows = all(rig.run().await).await;
-    let reported =
-        |of: &Of| matches!(of, Of::Event(e) if e.name() == "agent_error" && e.subject == "samples");
-    assert_eq!(rows.iter().filter(|of| reported(of)).count(), 1);
-    assert!(matches!(rows.last(), Some(Of::Done(_))));
+    let reported = |payload: &Payload| matches!(payload, Payload::Event(e) if e.name() == "agent_error" && e.subject == "samples");
+    assert_eq!(rows.iter().filter(|payload| reported(payload)).count(), 1);
+    assert!(matches!(rows.last(), Some(Payload::Done(_))));
     assert!(rig.interfaces.calls().contains(&"remove l".to_owned()));
     assert!(rig.handle.reset(wire::ResetRequest::default()).await.unwrap().failed.is_empty());
 }
@@ -593,7 +574,7 @@ async fn the_runtime_runs_other_tasks_while_threads_end() {
     });
     let rows = all(rows).await;
     other.await.unwrap();
-    let broken = |of: &Of| matches!(of, Of::Event(event) if event.name() == "agent_error");
+    let broken = |payload: &Payload| matches!(payload, Payload::Event(event) if event.name() == "agent_error");
     assert!(!rows.iter().any(broken), "{rows:?}");
     assert!(rig.handle.reset(wire::ResetRequest::default()).await.unwrap().failed.is_empty());
 }

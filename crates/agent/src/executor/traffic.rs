@@ -1,18 +1,22 @@
 //! One end of one flow group, from its start to its rows. Every wait has a limit, so this always ends.
 
+use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::schedule::FlowTask;
-use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_proto::wire::{self, run_event::Payload};
 use tokio::sync::watch;
 
 use super::outbox::Outbox;
+use super::report::{self, BoundedReport};
 use super::rows::{self, FlowRun};
 use super::samples::{SocketHistories, lock};
 use crate::clock;
+use crate::flow::output::Output;
 use crate::flow::{FlowEndpoint, FlowOutput, FlowSource, Progress, Stop, Traffic};
-use ccbench_proto::tools::iperf3::{Numbering, Report, StreamInterval};
+use ccbench_proto::tools::iperf3::{Numbering, StreamInterval};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// How long a flow may run after its stop before it is terminated, then killed. An interrupted flow reports at once,
@@ -28,6 +32,8 @@ const EXIT_TIMEOUT_NS: u64 = 2 * SECOND_NS;
 pub struct RunContext {
     /// Starts traffic.
     pub source: Arc<dyn FlowSource>,
+    /// The control group of traffic, unless it is the agent's own.
+    pub traffic_group: Option<PathBuf>,
     /// The trial's beginning.
     pub start_at_ns: u64,
     /// Where rows go.
@@ -105,19 +111,17 @@ async fn run(
     let numbering = Numbering { client_port, count, listens: end == FlowEndpoint::Server };
     let steps = stop_steps(task, end, context.start_at_ns).to_vec();
     let mut steps = steps.into_iter().peekable();
-    let (mut live, mut killed, mut cancelled) = (None::<Report>, false, false);
-    let mut unread = 0;
+    let (mut live, mut killed, mut cancelled) = (None::<BoundedReport>, false, false);
     let mut interrupted_at_ns = None;
     let left = loop {
         let next_ns = steps.peek().map_or(clock::now_ns() + EXIT_TIMEOUT_NS, |step| step.at_ns);
         tokio::select! {
             progress = traffic.next() => match progress {
                 Progress::Line { at_ns, line } => {
-                    let report = live.get_or_insert_default();
-                    let known = report.intervals.len();
-                    unread += u32::from(report.on_line(&line, numbering).is_none());
-                    for row in new_rows(report, known, at_ns, (task, end)) {
-                        context.out.send(Of::Interval(row)).await;
+                    let live = live.get_or_insert_default();
+                    let added = live.on_line(&line, numbering);
+                    for row in new_rows(&added, live.report.zero_ns, at_ns, (task, end)) {
+                        context.out.send(Payload::Interval(row)).await;
                     }
                 }
                 Progress::Ended(left) => break left,
@@ -143,14 +147,6 @@ async fn run(
     if cancelled {
         return;
     }
-    if unread > 0 {
-        let what = format!(
-            "{unread} lines of the report of {} ({}) could not be read; they are in its raw file",
-            task.plan.tool(),
-            end.name()
-        );
-        context.out.event(Kind::Iperf3Unread(NoData {}), &task.group, what).await;
-    }
     let ran = FlowRun {
         task,
         end,
@@ -160,61 +156,111 @@ async fn run(
         start_at_ns: context.start_at_ns,
         tool: &context.source.version(task.plan.tool()),
     };
-    report(context, &ran, numbering, live, &left, killed).await;
+    send_report(context, &ran, numbering, live, left, killed).await;
 }
 
 /// Returns the rows of the intervals that a line added. Their time is the interval's end, or `read_at_ns` without a time zero.
 fn new_rows(
-    report: &Report,
-    known: usize,
+    added: &[StreamInterval],
+    zero_ns: Option<u64>,
     read_at_ns: u64,
     (task, end): (&FlowTask, FlowEndpoint),
 ) -> Vec<wire::Interval> {
     let row = |i: &StreamInterval| {
         let after_zero_ns = (i.values.end.max(0.0) * 1e9) as u64;
-        let at_ns = report.zero_ns.map_or(read_at_ns, |zero_ns| zero_ns + after_zero_ns);
+        let at_ns = zero_ns.map_or(read_at_ns, |zero_ns| zero_ns + after_zero_ns);
         i.values.row(&task.group, end.side(task), i.stream, at_ns)
     };
-    report.intervals[known..].iter().map(row).collect()
+    added.iter().map(row).collect()
 }
 
-async fn report(
+/// Sends the rows and the raw file of an end. `live` is its report, if its intervals were sent while it ran.
+async fn send_report(
     context: &RunContext,
     ran: &FlowRun<'_>,
     numbering: Numbering,
-    live: Option<Report>,
-    left: &FlowOutput,
+    live: Option<BoundedReport>,
+    mut left: FlowOutput,
     killed: bool,
 ) {
+    let (out, group) = (&context.out, &ran.task.group);
     let streamed = live.is_some();
-    let mut report = live.unwrap_or_else(|| Report::from_json(&left.output, numbering));
-    let (zero_ns, flows) = {
+    let read = match live {
+        Some(live) => Ok(live),
+        None => report::read(&mut left.output, numbering).await,
+    };
+    let (read, mut unread) = match read {
+        Ok(read) => (read, None),
+        Err(error) => (BoundedReport::default(), Some(error)),
+    };
+    let process = format!("{} ({})", ran.task.plan.tool(), ran.end.name());
+    if read.unread > 0 {
+        let parts = if streamed { "lines" } else { "parts" };
+        let what = format!(
+            "{} {parts} of the report of {process} could not be read; they are in its raw file",
+            read.unread
+        );
+        out.event(Kind::Iperf3Unread(NoData {}), group, what).await;
+    }
+    let mut report = read.report;
+    let (zero_ns, flows, rest) = {
         let seen = lock(&context.seen);
         let zero_ns = rows::zero_ns(ran, &report, &seen);
+        let known = report.intervals.len();
         if !streamed {
             rows::add_rest(ran, &mut report, zero_ns);
         }
-        (zero_ns, rows::flows(ran, &report, left.exit_code, zero_ns, &seen))
+        let flows = rows::flows(ran, &report, left.exit_code, zero_ns, &seen);
+        (zero_ns, flows, report.intervals[known..].to_vec())
     };
     if !streamed {
-        for row in rows::intervals(ran, &report, zero_ns) {
-            context.out.send(Of::Interval(row)).await;
+        let sent = send_intervals(ran, numbering, zero_ns, &mut left.output, out).await;
+        unread = unread.or(sent.err());
+        for row in rows::intervals(ran, &rest, zero_ns) {
+            out.send(Payload::Interval(row)).await;
         }
     }
     for row in flows {
-        context.out.send(Of::Flow(row)).await;
+        out.send(Payload::Flow(row)).await;
     }
-    let group = &ran.task.group;
-    context
-        .out
-        .raw(&format!("{}-{group}-{}.json", ran.task.plan.tool(), ran.end.name()), &left.output)
-        .await;
-    if let Some(flow_error) = rows::flow_error(ran, left, &report, killed) {
-        context.out.event(Kind::FlowError(NoData {}), group, flow_error).await;
+    let name = format!("{}-{group}-{}.json", ran.task.plan.tool(), ran.end.name());
+    unread = unread.or(send_raw(&name, &mut left.output, out).await.err());
+    // The rows of a live report are complete even if its file is not.
+    let dropped_bytes = if streamed { 0 } else { left.output.dropped_bytes() };
+    let error = rows::flow_error(ran, &left, &report, killed)
+        .or_else(|| rows::lost_rows(ran, dropped_bytes))
+        .or_else(|| Some(format!("read the output of {process}: {}", unread?)));
+    if let Some(error) = error {
+        out.event(Kind::FlowError(NoData {}), group, error).await;
     }
     if ran.end == FlowEndpoint::Client {
-        context.out.event(Kind::FlowEnd(NoData {}), group, "").await;
+        out.event(Kind::FlowEnd(NoData {}), group, "").await;
     }
+}
+
+/// Sends the intervals of a report that is one document. It is read once more: their times depend on the whole report.
+async fn send_intervals(
+    ran: &FlowRun<'_>,
+    numbering: Numbering,
+    zero_ns: u64,
+    output: &mut Output,
+    out: &Outbox,
+) -> io::Result<()> {
+    let mut again = BoundedReport::default();
+    let mut pieces = report::pieces(output)?;
+    while let Some(lines) = pieces.next().await? {
+        for line in lines {
+            for row in rows::intervals(ran, &again.on_line(&line, numbering), zero_ns) {
+                out.send(Payload::Interval(row)).await;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn send_raw(name: &str, output: &mut Output, out: &Outbox) -> io::Result<()> {
+    let dropped_bytes = output.dropped_bytes();
+    out.raw(name, &mut output.reader()?, dropped_bytes).await
 }
 
 #[cfg(test)]

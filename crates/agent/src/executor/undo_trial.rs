@@ -1,6 +1,7 @@
 //! Undoes a trial. The steps that may block for long (threads that end, links, settings, control groups, modules) run beside the runtime, in
 //! their order.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use super::acks::AckThread;
@@ -11,6 +12,8 @@ use crate::error::AgentError;
 use crate::flow::{Progress, Stop};
 use crate::interfaces::Interfaces;
 use crate::session::State;
+use crate::sockets::journal;
+use crate::sockets::load::LoadedCcs;
 use crate::undo::{Outcome, Undo};
 
 impl Executor {
@@ -34,16 +37,16 @@ impl Executor {
         }
         // Sockets that use a congestion control must close before it is unloaded.
         drop(trial.answers);
-        let (links, cc) = (trial.links, trial.cc);
+        let (links, cc, journals) = (trial.links, trial.cc, self.deps.cc_journals.clone());
         let work = move |undo: &mut Undo, interfaces: &dyn Interfaces| {
             remove_links(links, undo, &mut outcome);
             // A namespace's default, which the stack restores, pins its congestion control's module.
             let of_stack = undo.undo_all(interfaces);
-            outcome.merge(cc.remove());
-            (outcome, of_stack)
+            (outcome, of_stack, remove_ccs(cc, &journals))
         };
-        let (mut outcome, of_stack) = self.with_undo(work).await;
-        self.note_left(&of_stack);
+        let (mut outcome, of_stack, of_cc) = self.with_undo(work).await;
+        self.note_left(&of_stack, &of_cc);
+        outcome.merge(of_cc);
         // The stack writes its own audit records.
         self.deps.undo.audit().undone(&outcome);
         outcome.merge(of_stack);
@@ -68,7 +71,20 @@ impl Executor {
         self.keep_links(finished.await.links);
     }
 
-    /// Runs `work` with the undo stack, beside the runtime.
+    /// Undoes what a dead agent has left, when this one starts. The settings of the stack come first: a namespace's default congestion
+    /// control pins its module.
+    pub(super) fn undo_left(&mut self) {
+        let of_stack = self.deps.undo.undo_left(&*self.deps.interfaces);
+        let of_cc = journal::sweep_folder(&self.deps.cc_journals);
+        if of_cc != Outcome::default() {
+            let Outcome { undone, failed, .. } = &of_cc;
+            tracing::warn!(?undone, ?failed, "rolled back the congestion controls of a dead agent");
+        }
+        self.deps.undo.audit().undone(&of_cc);
+        self.note_left(&of_stack, &of_cc);
+    }
+
+    /// Runs `work` with the undo stack, beside the runtime, and with free descriptors.
     async fn with_undo<T, W>(&mut self, work: W) -> T
     where
         T: Send + 'static,
@@ -76,31 +92,59 @@ impl Executor {
     {
         let mut undo = std::mem::take(&mut self.deps.undo);
         let interfaces = Arc::clone(&self.deps.interfaces);
+        self.reserve.release();
         let (undo, result) = blocking::run(move || {
             let result = work(&mut undo, &*interfaces);
             (undo, result)
         })
         .await;
+        self.reserve.refill();
         self.deps.undo = undo;
         result
     }
 
-    /// Reports what undoing the stack has left.
-    pub(super) fn note_left(&self, outcome: &Outcome) {
-        let left = if self.deps.undo.is_empty() { Vec::new() } else { outcome.failed.clone() };
+    /// Reports what undoing the stack and the congestion controls has left.
+    fn note_left(&self, of_stack: &Outcome, of_cc: &Outcome) {
+        let mut left = if self.deps.undo.is_empty() { Vec::new() } else { of_stack.failed.clone() };
+        left.extend(of_cc.failed.iter().cloned());
         self.status.send_modify(|status| status.not_undone = left);
     }
 
-    /// Retries pending undo steps. On a node that is not as it was found, a trial would measure leftovers of an earlier one.
+    /// Retries pending undo steps: those of the stack, and those of congestion controls, whose journals show also what agents that died
+    /// meanwhile have left. On a node that is not as it was found, a trial would measure leftovers of an earlier one.
     pub(super) async fn check_clean(&mut self) -> Result<(), AgentError> {
-        if self.session.state != State::Idle || self.deps.undo.is_empty() {
+        if self.session.state != State::Idle {
             return Ok(());
         }
-        let outcome = self.with_undo(Undo::undo_all).await;
-        self.note_left(&outcome);
-        let left = outcome.failed;
-        if self.deps.undo.is_empty() { Ok(()) } else { Err(AgentError::NotUndone { left }) }
+        let journals = self.deps.cc_journals.clone();
+        let work = move |undo: &mut Undo, interfaces: &dyn Interfaces| {
+            (undo.undo_left(interfaces), journal::sweep_folder(&journals))
+        };
+        let (of_stack, of_cc) = self.with_undo(work).await;
+        self.deps.undo.audit().undone(&of_cc);
+        self.note_left(&of_stack, &of_cc);
+        if self.deps.undo.is_empty() && of_cc.failed.is_empty() {
+            return Ok(());
+        }
+        Err(AgentError::NotUndone { left: self.status.borrow().not_undone.clone() })
     }
+}
+
+/// Undoes the congestion controls of a trial. Also tries again what earlier trials and dead agents have left, so that the outcome lists all
+/// changes that are still not undone.
+fn remove_ccs(cc: LoadedCcs, journals: &Path) -> Outcome {
+    let mut outcome = cc.remove();
+    let swept = journal::sweep_folder(journals);
+    // The sweep has tried the trial's own failed steps once more, and describes them in the same words.
+    let is_of_step = |why: &str, step: &str| {
+        why.strip_prefix(step).is_some_and(|reason| reason.starts_with(": "))
+    };
+    outcome.failed.retain(|why| {
+        let is_undone = swept.undone.iter().any(|step| is_of_step(why, step));
+        !is_undone && !swept.failed.contains(why)
+    });
+    outcome.merge(swept);
+    outcome
 }
 
 /// Removes links, last first.

@@ -1,5 +1,5 @@
 //! Traffic as processes: iperf3 or ccbench's own generator. They start through `ccbench-agent launch`, so that they die
-//! with the agent. Their output is read continuously, up to a limit.
+//! with the agent. Their output is read continuously.
 
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
@@ -16,6 +16,7 @@ use tokio::sync::OnceCell;
 
 use ccbench_proto::tools::iperf3::{Numbering, Report};
 
+use super::document::MAX_LINE_BYTES;
 use super::generator;
 use super::iperf3::{Version, client_args, server_args};
 use super::{BoxFuture, FlowEndpoint, FlowOutput, FlowSource, Progress, Stop, Traffic};
@@ -23,9 +24,6 @@ use crate::clock;
 use crate::error::{AgentError, ListenError};
 use crate::listening;
 
-/// Limit of the output kept per process: 128 streams at 10 rows a second for 25 minutes. iperf3 itself keeps its whole
-/// report in memory. If the output is truncated, its complete intervals still count.
-pub const MAX_OUTPUT_BYTES: usize = 64 << 20;
 const MAX_ERRORS_BYTES: usize = 4 << 10;
 /// From the start of a server. Servers start together, so they end the wait together, before the controller stops waiting for
 /// Prepare (15 s). Nothing is measured yet, so a busy machine may take its time.
@@ -138,8 +136,7 @@ impl FlowSource for Generators {
             child,
             end: FlowOutput::default(),
             status: None,
-            by_line,
-            line: Vec::new(),
+            lines: by_line.then(Lines::default),
             listens_on: (end == FlowEndpoint::Server).then_some(task.server_port),
             started_ns: clock::now_ns(),
         }))
@@ -152,9 +149,8 @@ struct Process {
     stderr: Option<ChildStderr>,
     end: FlowOutput,
     status: Option<ExitStatus>,
-    by_line: bool,
-    /// The incomplete last line.
-    line: Vec<u8>,
+    /// The lines that were not taken yet, if it writes lines.
+    lines: Option<Lines>,
     /// The port of a server.
     listens_on: Option<u16>,
     /// Of the agent's clock.
@@ -184,7 +180,7 @@ impl Process {
 
     async fn progress(&mut self) -> Progress {
         loop {
-            if let Some(line) = self.take_line() {
+            if let Some(line) = self.lines.as_mut().and_then(Lines::take) {
                 return Progress::Line { at_ns: clock::now_ns(), line };
             }
             let open = self.stdout.is_some() || self.stderr.is_some();
@@ -207,20 +203,10 @@ impl Process {
     }
 
     fn keep(&mut self, bytes: &[u8]) {
-        let room = MAX_OUTPUT_BYTES - self.end.output.len();
-        self.end.truncated |= bytes.len() > room;
-        self.end.output.extend_from_slice(&bytes[..bytes.len().min(room)]);
-        if self.by_line && !self.end.truncated {
-            self.line.extend_from_slice(bytes);
+        self.end.output.keep(bytes);
+        if let Some(lines) = &mut self.lines {
+            lines.add(bytes);
         }
-    }
-
-    fn take_line(&mut self) -> Option<Vec<u8>> {
-        let at = self.line.iter().position(|&b| b == b'\n')?;
-        let rest = self.line.split_off(at + 1);
-        let mut line = std::mem::replace(&mut self.line, rest);
-        line.pop();
-        Some(line)
     }
 
     fn ended(&mut self) -> FlowOutput {
@@ -229,6 +215,42 @@ impl Process {
         end.exit_code =
             self.status.map_or(-1, |s| s.code().or(s.signal().map(|n| -n)).unwrap_or(-1));
         end
+    }
+}
+
+/// Output that is read line by line.
+#[derive(Debug, Default)]
+struct Lines {
+    /// Bytes that were not taken yet.
+    bytes: Vec<u8>,
+    /// How many of them contain no end of a line.
+    searched: usize,
+    /// Whether the beginning of the line was dropped: it is longer than a line may be.
+    is_too_long: bool,
+}
+
+impl Lines {
+    fn add(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Returns the next complete line without its end; an empty one if it was too long.
+    fn take(&mut self) -> Option<Vec<u8>> {
+        let Some(at) = self.bytes[self.searched..].iter().position(|&byte| byte == b'\n') else {
+            self.searched = self.bytes.len();
+            if self.searched > MAX_LINE_BYTES {
+                (self.bytes, self.searched, self.is_too_long) = (Vec::new(), 0, true);
+            }
+            return None;
+        };
+        let rest = self.bytes.split_off(self.searched + at + 1);
+        let mut line = std::mem::replace(&mut self.bytes, rest);
+        self.searched = 0;
+        line.pop();
+        if std::mem::take(&mut self.is_too_long) {
+            line.clear();
+        }
+        Some(line)
     }
 }
 
@@ -283,12 +305,30 @@ impl Process {
     /// Reads the output to its end, and returns why the process does not listen.
     async fn listen_error(&mut self) -> ListenError {
         loop {
-            if let Progress::Ended(end) = self.progress().await {
+            if let Progress::Ended(mut end) = self.progress().await {
                 let numbering = Numbering { client_port: 0, count: 0, listens: true };
-                let error = Report::from_json(&end.output, numbering).error;
+                let error = Report::from_json(&end.output.beginning(), numbering).error;
                 let message = error.unwrap_or_else(|| end.errors.trim().to_owned());
                 return ListenError::Ended { exit_code: end.exit_code, message };
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_arrive_in_pieces_and_a_long_one_is_dropped() {
+        let mut lines = Lines::default();
+        let (mut found, long) = (Vec::new(), "x".repeat(MAX_LINE_BYTES));
+        for piece in ["a", "b\n", "\nc\nd", long.as_str(), "e", "\nf\n", "g"] {
+            lines.add(piece.as_bytes());
+            found.extend(std::iter::from_fn(|| lines.take()));
+            assert!(lines.bytes.len() <= MAX_LINE_BYTES, "{} bytes", lines.bytes.len());
+        }
+        assert_eq!(found, [&b"ab"[..], b"", b"c", b"", b"f"]);
+        assert_eq!(lines.bytes, b"g");
     }
 }

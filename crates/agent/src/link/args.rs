@@ -11,6 +11,11 @@ use ccbench_proto::units::{Bytes, Limit, Micros, Ppm, Rate, UnitError};
 
 use super::text::{self, TableError};
 
+/// The name of the direction from left to right, and of its link.
+pub(crate) const DOWN: &str = "down";
+/// The name of the direction from right to left, and of its link.
+pub(crate) const UP: &str = "up";
+
 /// The text of `ccbench link --help`.
 pub(crate) const ABOUT: &str = "A stand-alone emulated link: rate, delay, queue, loss, traces.\n\n\
 Three forms:\n  \

@@ -5,11 +5,12 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 
 use ccbench_shaper::user_link::{Bridge, bridge};
 
+use super::args::{DOWN, UP};
 use super::error::LinkError;
 use super::report::Name;
 use super::rtnl::{Device, Rtnl};
 use super::session::Direction;
-use super::spec::{DOWN, Spec, UP};
+use super::spec::Spec;
 
 /// The exclusive use of an interface by one `ccbench link`. The kernel releases it when the process ends.
 pub(crate) struct InterfaceLock {

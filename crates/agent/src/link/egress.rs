@@ -10,12 +10,13 @@ use std::process::{Child, Command, Stdio};
 use ccbench_io::owner::check_state_root;
 use nix::sys::signal::{SigSet, Signal};
 
+use super::args::DOWN;
 use super::bridge::{InterfaceLock, find};
 use super::error::LinkError;
 use super::report::Name;
 use super::rtnl::{Device, Rtnl};
 use super::session::Direction;
-use super::spec::{DOWN, Spec};
+use super::spec::Spec;
 use crate::interfaces::{Interfaces as _, Machine};
 use crate::undo::{self, Discard, JournalError, Outcome, Step, Undo};
 

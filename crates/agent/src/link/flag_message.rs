@@ -2,9 +2,8 @@
 
 use ccbench_proto::plan::check::{PlanProblem, Severity};
 
-use super::args::Args;
+use super::args::{Args, DOWN, UP};
 use super::error::LinkError;
-use super::spec::{DOWN, UP};
 
 fn has_queue(problem: &PlanProblem) -> bool {
     problem.path.starts_with("links.") && problem.path.contains(".queue")

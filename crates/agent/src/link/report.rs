@@ -40,7 +40,7 @@ pub(crate) struct Reading {
 impl Reading {
     /// Collects a link's counters. The root's row has the forwarded packets; the rows below it have marks and drops. The root's backlog
     /// above a netem contains packets that wait for their delay, so that the queue is then that of the other qdiscs, as in summaries.
-    pub(crate) fn of(at_ns: u64, rows: &[QdiscSample], timing: &[LinkTiming]) -> Self {
+    pub(crate) fn new(at_ns: u64, rows: &[QdiscSample], timing: &[LinkTiming]) -> Self {
         let timing_of = |kind| timing.iter().find(|row| row.what() == kind).cloned();
         let mut reading = Self {
             at_ns,
@@ -106,7 +106,8 @@ pub(crate) struct Interval<'a> {
 }
 
 impl Interval<'_> {
-    fn of(&self, counter: impl Fn(&Reading) -> u64) -> u64 {
+    /// Returns how much a counter has grown in the interval.
+    fn delta(&self, counter: impl Fn(&Reading) -> u64) -> u64 {
         counter(self.now).saturating_sub(counter(self.before))
     }
 
@@ -117,27 +118,27 @@ impl Interval<'_> {
     /// Returns the causes of drops: as a key, in words, and the count.
     fn causes(&self) -> Vec<(&'static str, &'static str, u64)> {
         let mut causes = vec![
-            ("overlimit", "queue full", self.of(|r| r.overlimit)),
-            ("overmemory", "memory full", self.of(|r| r.overmemory)),
-            ("early", "control law", self.of(|r| r.early)),
-            ("lost", "random loss", self.of(|r| r.lost)),
-            ("policed", "policer", self.of(|r| r.policed)),
-            ("ack_filter", "superseded ACK", self.of(|r| r.ack_filter)),
+            ("overlimit", "queue full", self.delta(|r| r.overlimit)),
+            ("overmemory", "memory full", self.delta(|r| r.overmemory)),
+            ("early", "control law", self.delta(|r| r.early)),
+            ("lost", "random loss", self.delta(|r| r.lost)),
+            ("policed", "policer", self.delta(|r| r.policed)),
+            ("ack_filter", "superseded ACK", self.delta(|r| r.ack_filter)),
         ];
         let sum: u64 = causes.iter().map(|(_, _, count)| count).sum();
-        causes.push(("other", "other", self.of(|r| r.drops).saturating_sub(sum)));
+        causes.push(("other", "other", self.delta(|r| r.drops).saturating_sub(sum)));
         causes
     }
 
     /// Returns the number of packets that the packet log lacks.
     fn not_logged(&self) -> u64 {
-        self.of(|r| r.packets_not_logged.unwrap_or_default())
+        self.delta(|r| r.packets_not_logged.unwrap_or_default())
     }
 
     /// Returns the delivered rate in bit/s.
     fn delivered_bps(&self) -> f64 {
         let seconds = self.seconds();
-        if seconds > 0.0 { self.of(|r| r.bytes) as f64 * 8.0 / seconds } else { 0.0 }
+        if seconds > 0.0 { self.delta(|r| r.bytes) as f64 * 8.0 / seconds } else { 0.0 }
     }
 
     /// Returns a JSON object. Counts cover the interval; percentiles of the scheduling error cover the time since the link started.
@@ -155,20 +156,20 @@ impl Interval<'_> {
             "direction": name.direction,
             "from": name.from,
             "to": name.to,
-            "packets": self.of(|r| r.packets),
-            "bytes": self.of(|r| r.bytes),
+            "packets": self.delta(|r| r.packets),
+            "bytes": self.delta(|r| r.bytes),
             "rate_bps": self.delivered_bps().round(),
             "link_rate_bps": now.rate_bps,
-            "drops_pkts": self.of(|r| r.drops),
+            "drops_pkts": self.delta(|r| r.drops),
             "drops": drops,
-            "marks": self.of(|r| r.marks),
+            "marks": self.delta(|r| r.marks),
             "queue_bytes": now.queue_bytes,
             "queue_pkts": now.queue_pkts,
             "queue_delay_us": now.queue_delay_us(),
             "scheduling_error_p50_us": timing.map(|row| round(row.p50_us, 1e3)),
             "scheduling_error_p99_us": timing.map(|row| round(row.p99_us, 1e3)),
             "scheduling_error_max_us": timing.map(|row| round(row.max_us, 1e3)).or(now.max_late_us.map(|us| us as f64)),
-            "late_pkts": now.late_pkts.map(|_| self.of(|r| r.late_pkts.unwrap_or_default())),
+            "late_pkts": now.late_pkts.map(|_| self.delta(|r| r.late_pkts.unwrap_or_default())),
             "packets_not_logged": now.packets_not_logged.map(|_| self.not_logged()),
         });
         add_deprecated_keys(&mut object);
@@ -204,7 +205,7 @@ impl Interval<'_> {
         if let Some(us) = now.queue_delay_us() {
             line += &format!(" {}", time(us as f64));
         }
-        line += &format!("  drops {}  marks {}", self.of(|r| r.drops), self.of(|r| r.marks));
+        line += &format!("  drops {}  marks {}", self.delta(|r| r.drops), self.delta(|r| r.marks));
         if let Some(timing) = &now.packet_timing {
             line += &format!(
                 "  scheduling error p50 {} p99 {} max {}",
@@ -221,11 +222,11 @@ impl Interval<'_> {
     /// Returns the final totals, in a few lines.
     pub(crate) fn totals(&self) -> String {
         let (now, Name { direction, from, to }) = (self.now, self.name);
-        let drops = self.of(|r| r.drops);
+        let drops = self.delta(|r| r.drops);
         let mut text = format!(
             "{direction} ({from} → {to}): {} packets, {} in {:.3} s ({}); dropped {drops}",
-            self.of(|r| r.packets),
-            size(self.of(|r| r.bytes)),
+            self.delta(|r| r.packets),
+            size(self.delta(|r| r.bytes)),
             self.seconds(),
             rate(self.delivered_bps()),
         );
@@ -238,7 +239,7 @@ impl Interval<'_> {
                 .collect();
             text += &format!(" ({})", causes.join(", "));
         }
-        text += &format!(", marked {}", self.of(|r| r.marks));
+        text += &format!(", marked {}", self.delta(|r| r.marks));
         if let Some(row) = &now.packet_timing {
             text += &format!("\n  scheduling error {}; {} more than 1 ms", spread(row), row.late);
         } else if let Some(us) = now.max_late_us {
@@ -347,7 +348,7 @@ mod tests {
             },
             QdiscSample { ecn_mark_pkts: Some(5), sent_pkts: 1, ..row("1:1") },
         ];
-        let now = Reading::of(2_000_000_000, &rows, &[]);
+        let now = Reading::new(2_000_000_000, &rows, &[]);
         let before =
             Reading { at_ns: 1_000_000_000, packets: 40, bytes: 50_000, ..Reading::default() };
         let name = name();
@@ -401,7 +402,7 @@ mod tests {
             ]
         };
         let queue = |rows: &[QdiscSample]| {
-            let reading = Reading::of(0, rows, &[]);
+            let reading = Reading::new(0, rows, &[]);
             assert_eq!((reading.packets, reading.drops), (900, 7), "the root, not its class");
             (reading.queue_bytes, reading.queue_pkts)
         };
@@ -415,7 +416,7 @@ mod tests {
     fn packets_that_the_log_lacks_are_counted() {
         let log = |missed| {
             let what = TimingKind::Log.into();
-            Reading::of(0, &[], &[LinkTiming { what, missed, ..LinkTiming::default() }])
+            Reading::new(0, &[], &[LinkTiming { what, missed, ..LinkTiming::default() }])
         };
         let (name, before, now) = (name(), log(2), log(9));
         let interval = Interval { name: &name, began_ns: 0, before: &before, now: &now };

@@ -33,7 +33,7 @@ impl Direction {
     pub(crate) fn describe(&self) -> String {
         let state = self.link.state();
         let Name { direction, from, to } = &self.name;
-        let reason = state.why();
+        let reason = state.reason_text();
         let reason = if reason.is_empty() { String::new() } else { format!(" ({reason})") };
         let backend = state.backend().as_text();
         format!("{direction} ({from} → {to}): {backend}{reason}: {}", state.qdiscs.join("; "))
@@ -44,7 +44,7 @@ impl Direction {
         let flag = || format!("the link {}", self.name.direction);
         self.link.counters(at_ns, &mut rows).map_err(LinkError::shaper(flag()))?;
         self.link.timing(&mut timing);
-        Ok(Reading::of(at_ns, &rows, &timing))
+        Ok(Reading::new(at_ns, &rows, &timing))
     }
 }
 

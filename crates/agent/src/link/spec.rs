@@ -9,12 +9,12 @@ use ccbench_proto::plan::check::{self, TraceFacts, TraceFiles, UnreadableTrace};
 use ccbench_proto::plan::{
     Backend, Flow, Link, Node, OnEnd, Phase, Plan, Queue, Reorder, TraceStart, TraceUse,
 };
-use ccbench_proto::resolve::{LinkConfig, resolve_queue};
+use ccbench_proto::resolve::LinkConfig;
 use ccbench_proto::schedule::{self, TrialContext};
 use ccbench_proto::trace::Trace;
-use ccbench_proto::units::{Limit, Micros, Packets, Ppm, Rate};
+use ccbench_proto::units::{Limit, Micros, Packets, Ppm};
 
-use super::args::{Args, Down, RateOrNone, Start};
+use super::args::{Args, DOWN, Down, RateOrNone, Start, UP};
 use super::error::LinkError;
 use super::flag_message::{flag_message, is_of_queue, refused};
 use super::trace_file::TraceFileError;
@@ -38,11 +38,6 @@ pub(crate) struct Spec {
     /// Warnings, each naming its flag.
     pub(crate) warnings: Vec<String>,
 }
-
-/// The name of a direction and of its link.
-pub(crate) const DOWN: &str = "down";
-/// The other direction's name.
-pub(crate) const UP: &str = "up";
 
 /// Reads a trace file. Returns its contents and their SHA-256 in hexadecimal.
 pub(crate) trait ReadTrace: Fn(&Path) -> Result<(String, Trace), TraceFileError> {}
@@ -294,11 +289,7 @@ fn queue(one: &Down, flag: &str, rtt: Micros) -> Result<Queue, LinkError> {
             let reason = "--queue also sets `limit`; leave out one of them".to_owned();
             return Err(wrong("aqm", reason));
         }
-        Some(limit) if fifo => Some(limit),
-        Some(limit) => Some(absolute(limit, kind == "red", one, rtt).ok_or_else(|| {
-            let reason = format!("with a trace, write the limit of {kind} in packets or bytes");
-            wrong("queue", reason)
-        })?),
+        Some(limit) => Some(limit),
         None if fifo && !has_limit => Some(default),
         None => None,
     };
@@ -308,22 +299,11 @@ fn queue(one: &Down, flag: &str, rtt: Micros) -> Result<Queue, LinkError> {
     text::build(&fields).map_err(|error| wrong("aqm", error.to_string()))
 }
 
-/// Returns the limit in the unit of the queue's kind: packets or bytes.
-fn absolute(limit: Limit, in_bytes: bool, one: &Down, rtt: Micros) -> Option<Limit> {
-    let rate = match (one.rate, limit) {
-        (Some(RateOrNone::Rate(rate)), _) => rate,
-        // These limits do not depend on the rate.
-        (_, Limit::Bytes(_) | Limit::Packets(_)) => Rate::from_bits_per_sec(1),
-        _ => return None,
-    };
-    let queue = if in_bytes { Queue::bfifo(limit) } else { Queue::pfifo(limit) };
-    resolve_queue(Some(&queue), Some(rate), rtt).fifo_limit().map(|(limit, _)| limit)
-}
-
 #[cfg(test)]
 mod tests {
     use ccbench_proto::plan::{Ecn, FifoUnit};
     use ccbench_proto::trace::{Opportunities, Step, Steps};
+    use ccbench_proto::units::Rate;
     use clap::Parser;
     use proptest::prelude::*;
 
@@ -464,6 +444,9 @@ mod tests {
             queue("--queue 15ms --aqm red,min=30kB,max=90kB,ecn"),
             wanted(r#"{"kind":"red","limit":"187500B","min":"30kB","max":"90kB","ecn":true}"#)
         );
+        // Of the trace's mean rate.
+        let traced = spec_of("--trace steps --queue 15ms --aqm codel").unwrap().down.queue;
+        assert_eq!(traced, wanted(r#"{"kind":"codel","limit":"10p"}"#));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use ccbench_proto::schedule::ProbeTask;
 use ccbench_proto::wire;
 use nix::sys::socket::{
     AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockProtocol, SockType,
-    SockaddrStorage, recvmsg, sendto, setsockopt, socket, sockopt,
+    SockaddrStorage, getsockopt, recvmsg, sendto, setsockopt, socket, sockopt,
 };
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
@@ -123,32 +123,36 @@ struct SendTime {
 
 static NEXT_ID: AtomicU16 = AtomicU16::new(0);
 
+/// Opens a socket for ICMP echoes: a raw socket if permitted, else the kernel's own ping socket.
+fn open_icmp(to: IpAddr) -> io::Result<OwnedFd> {
+    let (family, protocol) = match to {
+        IpAddr::V4(_) => (AddressFamily::Inet, SockProtocol::Icmp),
+        IpAddr::V6(_) => (AddressFamily::Inet6, SockProtocol::IcmpV6),
+    };
+    match socket(family, SockType::Raw, FLAGS, protocol) {
+        Ok(fd) => Ok(fd),
+        Err(_) => Ok(socket(family, SockType::Datagram, FLAGS, protocol)?),
+    }
+}
+
+/// Opens the socket of a probe with echoes, for [`probe`]. Only this needs a privilege.
+///
+/// # Errors
+/// The kernel does not permit ICMP sockets (`net.ipv4.ping_group_range`), or the socket cannot be created.
+pub fn open(task: &ProbeTask) -> io::Result<OwnedFd> {
+    if task.plan.kind != ProbeKind::Udp {
+        return open_icmp(task.to_ip);
+    }
+    let family = if task.to_ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    Ok(socket(family, SockType::Datagram, FLAGS, SockProtocol::Udp)?)
+}
+
 impl Pinger {
-    /// Opens a socket for ICMP echoes: a raw socket if permitted, else the kernel's own ping socket.
-    ///
-    /// # Errors
-    /// The kernel permits neither (`net.ipv4.ping_group_range`).
-    pub fn open(to: IpAddr, tos: u8) -> io::Result<Self> {
-        let (family, protocol) = match to {
-            IpAddr::V4(_) => (AddressFamily::Inet, SockProtocol::Icmp),
-            IpAddr::V6(_) => (AddressFamily::Inet6, SockProtocol::IcmpV6),
-        };
-        let (fd, raw) = match socket(family, SockType::Raw, FLAGS, protocol) {
-            Ok(fd) => (fd, true),
-            Err(_) => (socket(family, SockType::Datagram, FLAGS, protocol)?, false),
-        };
+    /// Sends ICMP echoes on a socket of [`open_icmp`].
+    fn icmp(fd: OwnedFd, to: IpAddr, tos: u8) -> io::Result<Self> {
+        let raw = getsockopt(&fd, sockopt::SockType)? == SockType::Raw;
         let protocol = if to.is_ipv4() { EchoProtocol::Icmp { raw } } else { EchoProtocol::Icmp6 };
         Self::with(fd, protocol, SocketAddr::new(to, 0), tos)
-    }
-
-    /// Opens a socket for echoes over UDP.
-    ///
-    /// # Errors
-    /// The socket cannot be created.
-    pub fn open_udp(to: SocketAddr, tos: u8) -> io::Result<Self> {
-        let family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
-        let fd = socket(family, SockType::Datagram, FLAGS, SockProtocol::Udp)?;
-        Self::with(fd, EchoProtocol::Udp, to, tos)
     }
 
     fn with(fd: OwnedFd, protocol: EchoProtocol, to: SocketAddr, tos: u8) -> io::Result<Self> {
@@ -219,7 +223,7 @@ pub async fn base_rtt(
     gap: Duration,
     deadline_ns: u64,
 ) -> io::Result<(Option<f64>, u32)> {
-    let pinger = Pinger::open(to, 0)?;
+    let pinger = Pinger::icmp(open_icmp(to)?, to, 0)?;
     let (mut best, mut replies) = (None::<f64>, 0);
     let mut sent = BTreeMap::new();
     for seq in 0..count {
@@ -274,20 +278,24 @@ pub fn set_tos(fd: &impl AsFd, ip: IpAddr, tos: u8) -> io::Result<()> {
     }
 }
 
-/// Sends requests from `start_at_ns` to `end_at_ns` (CLOCK_MONOTONIC), and waits until all are answered or lost, at
+/// Sends requests on a socket of [`open`] from `start_at_ns` to `end_at_ns` (CLOCK_MONOTONIC), and waits until all are answered or lost, at
 /// most `LINGER_NS` longer. Hands each request's row to `emit` at once. Returns how many requests were neither.
 ///
 /// # Errors
-/// The socket cannot be created.
+/// The kernel refused an option of the socket.
 pub async fn probe(
+    socket: OwnedFd,
     task: &ProbeTask,
     start_at_ns: u64,
     end_at_ns: u64,
     emit: &mut (dyn FnMut(wire::Probe) + Send),
 ) -> io::Result<usize> {
     let pinger = match task.plan.kind {
-        ProbeKind::Udp => Pinger::open_udp(SocketAddr::new(task.to_ip, task.port), task.plan.tos)?,
-        _ => Pinger::open(task.to_ip, task.plan.tos)?,
+        ProbeKind::Udp => {
+            let to = SocketAddr::new(task.to_ip, task.port);
+            Pinger::with(socket, EchoProtocol::Udp, to, task.plan.tos)?
+        }
+        _ => Pinger::icmp(socket, task.to_ip, task.plan.tos)?,
     };
     let lost_after_ns = task.plan.timeout().nanos();
     let last_ns = end_at_ns + LINGER_NS;
@@ -404,7 +412,9 @@ mod tests {
         let mut rows = vec![];
         let start_ns = clock::now_ns();
         let left = runtime.block_on(async {
-            probe(&task, start_ns, start_ns + 1_000_000_000, &mut |row| rows.push(row)).await
+            let socket = open(&task)?;
+            let end_ns = start_ns + 1_000_000_000;
+            probe(socket, &task, start_ns, end_ns, &mut |row| rows.push(row)).await
         });
         other.send_to(&[], ("127.0.0.1", port)).unwrap();
         (rows, left.unwrap())

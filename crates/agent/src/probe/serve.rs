@@ -1,10 +1,10 @@
 //! Servers that answer the probes of other nodes: HTTP with one file, a UDP echo, and a UDP stream. Each has its own
-//! threads, from Prepare to Reset.
+//! process without privileges, from Prepare to Reset.
 
 use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -25,7 +25,8 @@ const MAX_CONNECTIONS: usize = 64;
 /// Written in one call.
 static PIECE: [u8; 64 << 10] = [b'x'; 64 << 10];
 
-/// A running server. Dropping it stops the server.
+/// A server on a thread. Dropping it stops the server.
+#[doc(hidden)]
 #[derive(Debug)]
 pub struct Server {
     stop: Arc<AtomicBool>,
@@ -43,29 +44,22 @@ impl Drop for Server {
     }
 }
 
-/// Starts the server of a probe. `cc` is the kernel's name of the congestion control.
+/// Opens the socket of a probe's server, for [`answer`]. `cc` is the kernel's name of the congestion control. Only this needs privileges.
 ///
 /// # Errors
 /// The address is in use, or the kernel does not have this congestion control.
-pub fn start(task: &ProbeTask, cc: Option<&str>) -> io::Result<Server> {
+pub fn open(task: &ProbeTask, cc: Option<&str>) -> io::Result<OwnedFd> {
     let address = SocketAddr::new(task.to_ip, task.port);
-    let stop = Arc::new(AtomicBool::new(false));
-    let mut server = Server { stop: Arc::clone(&stop), thread: None };
-    let thread = std::thread::Builder::new().name(format!("probe-{}", task.port));
-    if task.plan.kind == ProbeKind::UdpStream {
+    if matches!(task.plan.kind, ProbeKind::Udp | ProbeKind::UdpStream) {
         let socket = UdpSocket::bind(address)?;
-        socket.set_nonblocking(true)?;
         ping::set_tos(&socket, task.to_ip, task.plan.tos)?;
-        let task = task.clone();
-        server.thread = Some(thread.spawn(move || stream::serve(&socket, &task, &stop))?);
-        return Ok(server);
-    }
-    if task.plan.kind == ProbeKind::Udp {
-        let socket = UdpSocket::bind(address)?;
-        socket.set_read_timeout(Some(Duration::from_millis(SLICE_MS.into())))?;
-        ping::set_tos(&socket, task.to_ip, task.plan.tos)?;
-        server.thread = Some(thread.spawn(move || echo(&socket, &stop))?);
-        return Ok(server);
+        if task.plan.kind == ProbeKind::UdpStream {
+            socket.set_nonblocking(true)?;
+            stream::enlarge_send_buffer(&socket);
+        } else {
+            socket.set_read_timeout(Some(Duration::from_millis(SLICE_MS.into())))?;
+        }
+        return Ok(socket.into());
     }
     // Connections inherit the congestion control and the TOS byte.
     let listener = TcpListener::bind(address)?;
@@ -74,9 +68,33 @@ pub fn start(task: &ProbeTask, cc: Option<&str>) -> io::Result<Server> {
         setsockopt(&listener, sockopt::TcpCongestion, &OsString::from(cc))?;
     }
     listener.set_nonblocking(true)?;
-    let bytes = task.plan.bytes.unwrap_or_default().get();
-    server.thread = Some(thread.spawn(move || listen(&listener, bytes, &stop))?);
-    Ok(server)
+    Ok(listener.into())
+}
+
+/// Answers a probe on a socket of [`open`] until `stop`. Blocks.
+pub fn answer(socket: OwnedFd, task: &ProbeTask, stop: &Arc<AtomicBool>) {
+    match task.plan.kind {
+        ProbeKind::UdpStream => stream::serve(&UdpSocket::from(socket), task, stop),
+        ProbeKind::Udp => echo(&UdpSocket::from(socket), stop),
+        ProbeKind::Ping | ProbeKind::TcpConnect | ProbeKind::Http => {
+            let bytes = task.plan.bytes.unwrap_or_default().get();
+            listen(&TcpListener::from(socket), bytes, stop);
+        }
+    }
+}
+
+/// For tests: answers a probe on a thread of this process.
+///
+/// # Errors
+/// As [`open`], or no thread can be started.
+#[doc(hidden)]
+pub fn start(task: &ProbeTask, cc: Option<&str>) -> io::Result<Server> {
+    let (socket, task) = (open(task, cc)?, task.clone());
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    let thread = std::thread::Builder::new().name(format!("probe-{}", task.port));
+    let thread = Some(thread.spawn(move || answer(socket, &task, &stopped))?);
+    Ok(Server { stop, thread })
 }
 
 fn echo(socket: &UdpSocket, stop: &AtomicBool) {

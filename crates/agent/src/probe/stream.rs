@@ -144,6 +144,13 @@ impl Streams {
     }
 }
 
+/// Gives a sender's socket a large buffer. Without the privilege, the kernel grants a smaller one.
+pub fn enlarge_send_buffer(socket: &UdpSocket) {
+    if setsockopt(socket, sockopt::SndBufForce, &BUFFER_BYTES).is_err() {
+        let _ = setsockopt(socket, sockopt::SndBuf, &BUFFER_BYTES);
+    }
+}
+
 /// Sends streams to those who request them, one at a time, until `stop`.
 pub fn serve(socket: &UdpSocket, task: &ProbeTask, stop: &AtomicBool) {
     // The plan's check guarantees a rate.
@@ -151,10 +158,6 @@ pub fn serve(socket: &UdpSocket, task: &ProbeTask, stop: &AtomicBool) {
     let payload = (PACKET_BYTES - header_bytes(task.to_ip)) as usize;
     // The hash of an address, with secret keys, is its cookie.
     let cookies = RandomState::new();
-    // Without the privilege, the kernel grants a smaller buffer.
-    if setsockopt(socket, sockopt::SndBufForce, &BUFFER_BYTES).is_err() {
-        let _ = setsockopt(socket, sockopt::SndBuf, &BUFFER_BYTES);
-    }
     let mut datagram = vec![0; payload];
     let mut streams = Streams::new(rate_bps);
     while !stop.load(Ordering::Relaxed) {
@@ -262,16 +265,11 @@ fn receive_one(
     Ok((message.bytes, dropped))
 }
 
-/// Requests the stream from the probe's start to the end of the trial, and emits a row for every interval. Blocks.
+/// Opens the measuring node's socket, for [`receive`].
 ///
 /// # Errors
 /// The socket cannot be created.
-pub fn receive(
-    task: &ProbeTask,
-    start_at_ns: u64,
-    deadline: &Deadline,
-    emit: &mut dyn FnMut(wire::Probe),
-) -> io::Result<()> {
+pub fn open(task: &ProbeTask) -> io::Result<UdpSocket> {
     let any: IpAddr = match task.to_ip {
         IpAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
@@ -285,7 +283,20 @@ pub fn receive(
     }
     setsockopt(&socket, sockopt::RxqOvfl, &1)?;
     socket.set_read_timeout(Some(TICK))?;
-    let begin_ns = start_at_ns + task.plan.start.nanos();
+    Ok(socket)
+}
+
+/// Requests the stream from the probe's start, or from now on if that has passed, to the end of the trial, and emits a row for every
+/// interval. Blocks.
+pub fn receive(
+    socket: &UdpSocket,
+    task: &ProbeTask,
+    start_at_ns: u64,
+    deadline: &Deadline,
+    emit: &mut dyn FnMut(wire::Probe),
+) {
+    // Before this process runs, nothing is requested, so nothing is lost either.
+    let begin_ns = (start_at_ns + task.plan.start.nanos()).max(clock::now_ns());
     let mut intervals = Intervals::new(begin_ns, task.plan.every.nanos().max(1_000_000));
     let (mut cookie, mut request_ns) = (0, begin_ns);
     let (mut buffer, mut control) = (vec![0; PACKET_BYTES as usize], nix::cmsg_space!(u32));
@@ -306,7 +317,7 @@ pub fn receive(
             let _ = socket.send(&encode(REQUEST, cookie, 0));
             request_ns = now_ns + REQUEST_INTERVAL_NS;
         }
-        let Ok((length, dropped)) = receive_one(&socket, &mut buffer, &mut control) else {
+        let Ok((length, dropped)) = receive_one(socket, &mut buffer, &mut control) else {
             continue;
         };
         if let Some(count) = dropped {
@@ -326,7 +337,6 @@ pub fn receive(
     while let Some((seq, interval)) = intervals.take(deadline.at_ns.min(clock::now_ns())) {
         emit(row(task, seq, begin_ns + u64::from(seq) * intervals.every_ns, &interval));
     }
-    Ok(())
 }
 
 fn row(task: &ProbeTask, seq: u32, at_ns: u64, interval: &Interval) -> wire::Probe {
@@ -477,6 +487,20 @@ mod tests {
         assert_eq!(decode(&message[..16]), None);
     }
 
+    #[test]
+    fn the_time_before_a_late_process_runs_has_no_rows() {
+        let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let task = stream_task(silent.local_addr().unwrap().port());
+        let (runs_at_ns, stop) = (clock::now_ns(), Arc::new(AtomicBool::new(false)));
+        let deadline = Deadline { at_ns: runs_at_ns + 60_000_000_000, stop: Arc::clone(&stop) };
+        let mut rows: Vec<wire::Probe> = vec![];
+        receive(&open(&task).unwrap(), &task, runs_at_ns - 1_000_000_000, &deadline, &mut |row| {
+            rows.push(row);
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert!(!rows.is_empty() && rows.iter().all(|row| row.at_ns >= runs_at_ns), "{rows:?}");
+    }
+
     /// Checks the rows of a stream on this machine, as far as they do not depend on its speed.
     #[test]
     fn a_stream_is_counted_after_its_cookie() {
@@ -508,12 +532,11 @@ mod tests {
         let deadline =
             Deadline { at_ns: clock::now_ns() + 60_000_000_000, stop: Arc::clone(&ends) };
         let mut rows: Vec<wire::Probe> = vec![];
-        receive(&task, clock::now_ns(), &deadline, &mut |row| {
+        receive(&open(&task).unwrap(), &task, clock::now_ns(), &deadline, &mut |row| {
             rows.push(row);
             let bytes: u64 = rows.iter().filter_map(|row| row.bytes).sum();
             ends.store(bytes >= 15_000, Ordering::Relaxed);
-        })
-        .unwrap();
+        });
         stop.store(true, Ordering::Relaxed);
         sends.join().unwrap();
         assert!(rows.iter().zip(0..).all(|(row, seq)| row.seq == seq && !row.lost), "{rows:?}");

@@ -1,4 +1,4 @@
-//! Measures how long connect() and HTTP fetches take, in a dedicated thread.
+//! Measures how long connect() and HTTP fetches take, in a dedicated process.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};

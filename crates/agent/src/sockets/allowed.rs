@@ -52,7 +52,7 @@ impl Default for AllowedModules {
 
 impl AllowedModules {
     /// Permits the given modules, or the default ones if none are given.
-    pub fn of(given: &[ModulePattern]) -> Self {
+    pub fn new(given: &[ModulePattern]) -> Self {
         if given.is_empty() { Self::default() } else { Self(given.to_vec()) }
     }
 
@@ -75,7 +75,7 @@ mod tests {
 
     fn allowed(names: &[&str]) -> AllowedModules {
         let parsed: Vec<ModulePattern> = names.iter().map(|name| name.parse().unwrap()).collect();
-        AllowedModules::of(&parsed)
+        AllowedModules::new(&parsed)
     }
 
     #[test]

@@ -365,7 +365,6 @@ fn choices(starts: &[Start]) -> BTreeMap<Port, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::interfaces::Machine;
     use crate::interfaces::fake::FakeInterfaces;
     use crate::undo::Undo;
 
@@ -417,8 +416,8 @@ mod tests {
             ..NodeTask::default()
         };
         let found = starts(&task, outcome_of, |_| false);
-        let mut undo = Undo::in_memory();
-        let mut node = Node { interfaces: &Machine, undo: &mut undo, group: None };
+        let (interfaces, mut undo) = (FakeInterfaces::default(), Undo::in_memory());
+        let mut node = Node { interfaces: &interfaces, undo: &mut undo, group: None };
         let error = change_default(&found, &task, false, &mut node).unwrap_err();
         assert!(matches!(error, DefaultError::Interface(_)), "{error}");
     }
@@ -480,11 +479,13 @@ mod tests {
     fn counters_that_cannot_be_read_are_reported() {
         let start = &starts(&task(), outcome_of, |_| false)[0];
         assert_eq!(sockets_event(start, Ok([2, 0, 2, 0])).name(), "cc_sockets");
-        let unread = sockets_event(start, Err(BpfError::Object("no map".to_owned())));
+        let error = BpfError::NoKey { map: "early_ports".to_owned(), key: vec![80, 0, 0, 0] };
+        let unread = sockets_event(start, Err(error));
         assert_eq!((unread.name(), &*unread.subject), ("agent_error", "a"));
         assert_eq!(
             unread.message,
-            "ours (snd): the sockets set and refused before their handshake are unknown: no map"
+            "ours (snd): the sockets set and refused before their handshake are unknown: the BPF map early_ports has no key \
+             [80, 0, 0, 0]"
         );
     }
 

@@ -1,5 +1,5 @@
 //! BPF functions that other modules share. [`super::hook`] uses them to open, patch and load its objects and to read
-//! their maps. [`super::struct_ops`], whose objects have another layout, reads maps and captures libbpf's log.
+//! their maps. [`super::struct_ops`], whose objects have another layout, finds, registers and reads maps, and captures libbpf's log.
 //! `unregister` is for [`super::journal`] and [`super::command`].
 
 use std::ffi::OsStr;
@@ -7,12 +7,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libbpf_rs::query::MapInfoIter;
 use libbpf_rs::{
-    Map, MapCore as _, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject,
-    PrintCallback, PrintLevel, set_print,
+    Link, Map, MapCore as _, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenMapMut,
+    OpenObject, PrintCallback, PrintLevel, set_print,
 };
 
 use super::error::{BpfError, NAME_BYTES};
-use super::sysfs;
 
 /// Unknown to kernels before 6.4.
 pub(super) const BPF_F_LINK: u32 = 0x2000;
@@ -44,24 +43,53 @@ pub(super) fn patch(
     at: usize,
     bytes: &[u8],
 ) -> Result<(), BpfError> {
-    let missing =
-        || BpfError::Object(format!("the BPF object has no {map} of {} bytes", at + bytes.len()));
-    let mut found = open.maps_mut().find(|m| m.name() == OsStr::new(map)).ok_or_else(missing)?;
-    let value = found.initial_value_mut().ok_or_else(missing)?;
-    value.get_mut(at..at + bytes.len()).ok_or_else(missing)?.copy_from_slice(bytes);
+    let mut found = open_map(open, map)?;
+    let value = initial_value(&mut found)?;
+    let end = at + bytes.len();
+    let short = || BpfError::ShortMap { name: map.to_owned(), bytes: end };
+    value.get_mut(at..end).ok_or_else(short)?.copy_from_slice(bytes);
     Ok(())
+}
+
+/// Returns a map of an object that is not yet in the kernel.
+pub(super) fn open_map<'obj>(
+    open: &'obj mut OpenObject,
+    name: &str,
+) -> Result<OpenMapMut<'obj>, BpfError> {
+    let found = open.maps_mut().find(|map| map.name() == OsStr::new(name));
+    found.ok_or_else(|| BpfError::NoMap { name: name.to_owned() })
+}
+
+/// Returns what the kernel's map will contain first.
+pub(super) fn initial_value<'map>(
+    map: &'map mut OpenMapMut<'_>,
+) -> Result<&'map mut [u8], BpfError> {
+    let name = map.name();
+    let missing = || BpfError::NoInitialValue { name: name.to_string_lossy().into_owned() };
+    map.initial_value_mut().ok_or_else(missing)
+}
+
+/// Registers the congestion control in a map of a loaded object, until the link is dropped. `op` describes the operation.
+pub(super) fn attach_struct_ops(
+    object: &mut Object,
+    name: &str,
+    op: &str,
+) -> Result<Link, BpfError> {
+    let found = object.maps_mut().find(|map| map.name() == OsStr::new(name));
+    let mut map = found.ok_or_else(|| BpfError::NoMap { name: name.to_owned() })?;
+    map.attach_struct_ops().map_err(BpfError::libbpf(op))
 }
 
 pub(super) fn map<'obj>(object: &'obj Object, name: &str) -> Result<Map<'obj>, BpfError> {
     let found = object.maps().find(|map| map.name() == OsStr::new(name));
-    found.ok_or_else(|| BpfError::Object(format!("the BPF object has no map {name}")))
+    found.ok_or_else(|| BpfError::NoMap { name: name.to_owned() })
 }
 
 /// Returns a counter in a data section.
 pub(super) fn count(object: &Object, section: &str, at: usize) -> Result<u64, BpfError> {
     let value = section_bytes(object, section)?;
     let counter = value.get(at..).and_then(|bytes| bytes.first_chunk::<8>());
-    let missing = || BpfError::Object(format!("the BPF map {section} has no counter at byte {at}"));
+    let missing = || BpfError::NoCounter { section: section.to_owned(), at };
     counter.copied().map(u64::from_ne_bytes).ok_or_else(missing)
 }
 
@@ -75,7 +103,7 @@ pub(super) fn read(object: &Object, name: &str, key: &[u8]) -> Result<Vec<u8>, B
     let value = map(object, name)?
         .lookup(key, MapFlags::ANY)
         .map_err(BpfError::libbpf(format!("read the BPF map {name}")))?;
-    value.ok_or_else(|| BpfError::Object(format!("the BPF map {name} has no key {key:?}")))
+    value.ok_or_else(|| BpfError::NoKey { map: name.to_owned(), key: key.to_owned() })
 }
 
 /// Returns the value at an offset; 0 if it is missing.
@@ -93,14 +121,11 @@ pub(super) fn name(cc: &str) -> Result<[u8; NAME_BYTES], BpfError> {
     Ok(bytes)
 }
 
-/// Unregisters an instance that has no BPF link. It is no error if the instance does not exist.
+/// Unregisters an instance that has no BPF link.
 ///
 /// # Errors
-/// The kernel refused, or a link holds the instance.
+/// The kernel refused, a link holds the instance, or there is none.
 pub fn unregister(name: &str) -> Result<(), BpfError> {
-    if !sysfs::available().iter().any(|there| there == name) {
-        return Ok(());
-    }
     let mut bytes = name.as_bytes().to_vec();
     bytes.push(0);
     for map in MapInfoIter::default().filter(|map| map.ty == MapType::StructOps) {
@@ -159,6 +184,19 @@ fn tail(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_an_object_lacks_is_named() {
+        const ECT1: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/ect1.bpf.o"));
+        let mut object = open(ECT1, "ect1").unwrap();
+        let missing = patch(&mut object, "nosuch", 0, &[0]).unwrap_err();
+        assert!(matches!(missing, BpfError::NoMap { .. }), "{missing:?}");
+        assert_eq!(missing.to_string(), "the BPF object has no map nosuch");
+        let short = patch(&mut object, ".rodata.ect1", 1 << 20, &[0]).unwrap_err();
+        assert!(matches!(short, BpfError::ShortMap { .. }), "{short:?}");
+        assert_eq!(short.to_string(), "the BPF object has no map .rodata.ect1 of 1048577 bytes");
+        patch(&mut object, ".rodata.ect1", 0, &[0]).unwrap();
+    }
 
     #[test]
     fn shows_the_end_of_the_log() {

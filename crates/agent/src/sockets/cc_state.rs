@@ -14,12 +14,11 @@ use ccbench_proto::cc::Core;
 use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::wire::{self, Role};
 
+use super::row_limit::gap_ns;
 #[cfg(feature = "ebpf")]
 use super::struct_ops::Ring;
 use crate::event::event;
 
-/// Approximate limit of rows per second of one node: a tenth of what its stream can carry.
-const ROWS_PER_S: u64 = 2000;
 /// Limit of records taken from one ring at once.
 const MAX_BATCH_RECORDS: usize = 4096;
 /// The variable that holds the state of cores with states.
@@ -238,17 +237,6 @@ impl Reader {
     }
 }
 
-/// Returns the least time between two rows of one of `sockets` sockets.
-fn gap_ns(core: &Core, sockets: u64) -> u64 {
-    1_000_000_000 * core.stats.len() as u64 * sockets / ROWS_PER_S
-}
-
-/// Returns the least time between two rows of a lone socket. An adapter need not record more rounds.
-#[cfg(feature = "ebpf")]
-pub fn min_gap_us(core: &Core) -> u32 {
-    u32::try_from(gap_ns(core, 1) / 1000).unwrap_or(u32::MAX)
-}
-
 /// Whether a record becomes rows: every socket gets the same share, plus a row for each state that begins.
 fn is_due(last: &mut BTreeMap<(u16, u16), Last>, core: &Core, record: &Record) -> bool {
     let socket = (record.sport, record.dport);
@@ -281,6 +269,7 @@ mod tests {
 
     use ccbench_collector::FlowPorts;
 
+    use super::super::row_limit::ROWS_PER_S;
     use super::*;
 
     fn core() -> &'static Core {

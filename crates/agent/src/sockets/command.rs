@@ -10,9 +10,11 @@ use ccbench_proto::plan::parse::suggest::near;
 use ccbench_proto::plan::{Cc, SysctlValue, Via};
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 
+#[cfg(feature = "ebpf")]
+use super::ecn;
 use super::error::{NotAvailable, SocketError};
 use super::journal::Journal;
-use super::{ecn, kernel_module, module_loader, sysfs, verify};
+use super::{kernel_module, module_loader, sysfs, verify};
 use crate::link::text;
 
 mod supplied;
@@ -300,7 +302,7 @@ fn show(name: &str) -> Result<String, CommandError> {
         );
     }
     for rule in &core.rules {
-        let _ = writeln!(text, "  {}: {}", rule.blamed, rule.reason);
+        let _ = writeln!(text, "  {}: {}", rule.param, rule.message);
     }
     text.push_str("\ninternal state, once per round trip (table cc_state):\n");
     for stat in &core.stats {
@@ -384,6 +386,9 @@ fn load(args: &LoadArgs) -> Result<(), CommandError> {
         let (known, hint) = (own.join(", "), near(&cc.algorithm, &own));
         return Err(CommandError::UnknownScheme { name: cc.algorithm, known, hint });
     };
+    for deprecated in cc::deprecated_params(&cc) {
+        message(format_args!("ccbench: {deprecated}"));
+    }
     let params = match cc::resolve(&cc) {
         Ok(cc::Instance::Own { params, .. }) => params,
         Ok(cc::Instance::Kernel { .. } | cc::Instance::Supplied) => Vec::new(),
@@ -433,9 +438,9 @@ fn load_bpf(
     reason: &str,
     journal: &mut Journal,
 ) -> Result<(), SocketError> {
-    let wants = ecn::wants(&args.name, instance(args).ok().as_ref());
-    let flags = match wants.any() {
-        true => ecn::decide(super::capabilities::capabilities(), wants, Via::Bpf, None).flags,
+    let needs = ecn::ecn_needs(&args.name, instance(args).ok().as_ref());
+    let flags = match needs.any() {
+        true => ecn::decide(super::capabilities::capabilities(), needs, Via::Bpf, None).flags,
         false => ecn::flag::NON_RESTRICTED,
     };
     let wanted = super::struct_ops::InstanceSpec {

@@ -92,7 +92,7 @@ impl Capabilities {
 
 /// The ECN feedback that an algorithm needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Wants {
+pub struct EcnNeeds {
     /// It counts marks, through AccECN if available.
     pub accecn: bool,
     /// It counts marks, through an echo that its own receiver sends.
@@ -101,7 +101,7 @@ pub struct Wants {
     pub ect1: bool,
 }
 
-impl Wants {
+impl EcnNeeds {
     /// Whether it needs any feedback.
     pub fn any(self) -> bool {
         self.accecn || self.echo
@@ -118,24 +118,24 @@ impl Wants {
 }
 
 /// Returns the ECN requirements of a flow's congestion control: an instance of the plan, or one of the kernel's.
-pub fn wants(name: &str, instance: Option<&Cc>) -> Wants {
+pub fn ecn_needs(name: &str, instance: Option<&Cc>) -> EcnNeeds {
     // A supplied congestion control requests ECN by its own flags.
     if instance.is_some_and(|cc| cc.supplied().is_some()) {
-        return Wants::default();
+        return EcnNeeds::default();
     }
     let algorithm = instance.map_or(name, |cc| cc.algorithm.as_str());
     let is_builtin = instance.is_none_or(cc::is_kernel_algorithm);
     let own = match (is_builtin, algorithm) {
-        (true, "dctcp") => Wants { echo: true, ..Wants::default() },
-        (true, "prague") => Wants { accecn: true, ..Wants::default() },
-        (true, _) => Wants::default(),
-        (false, _) => cc::scheme(algorithm).map_or_else(Wants::default, |(_, core)| Wants {
+        (true, "dctcp") => EcnNeeds { echo: true, ..EcnNeeds::default() },
+        (true, "prague") => EcnNeeds { accecn: true, ..EcnNeeds::default() },
+        (true, _) => EcnNeeds::default(),
+        (false, _) => cc::scheme(algorithm).map_or_else(EcnNeeds::default, |(_, core)| EcnNeeds {
             accecn: core.wants_ecn && core.wants_ect1,
             echo: instance.is_some_and(cc::counts_marks),
             ect1: core.wants_ect1,
         }),
     };
-    Wants { ect1: instance.and_then(|cc| cc.ect1).unwrap_or(own.ect1), ..own }
+    EcnNeeds { ect1: instance.and_then(|cc| cc.ect1).unwrap_or(own.ect1), ..own }
 }
 
 /// The chosen mode and the reason.
@@ -151,23 +151,23 @@ pub struct Decision {
 
 /// Returns the best mode that this kernel has for an algorithm. `via` is the algorithm's backend; `tcp_ecn` is the
 /// plan's setting on this node, if any.
-pub fn decide(can: &Capabilities, wants: Wants, via: Via, tcp_ecn: Option<&str>) -> Decision {
+pub fn decide(can: &Capabilities, needs: EcnNeeds, via: Via, tcp_ecn: Option<&str>) -> Decision {
     let plain = flag::NON_RESTRICTED;
-    let (mode, flags, reason) = if !wants.any() {
+    let (mode, flags, reason) = if !needs.any() {
         (Mode::None, plain, "the algorithm does not ask for ECN".to_owned())
     } else if tcp_ecn == Some("0") {
         (Mode::None, plain, "the plan sets tcp_ecn = 0 on this node".to_owned())
     } else if via == Via::Builtin || via == Via::Auto {
-        let (mode, reason) = decide_builtin(can, wants);
+        let (mode, reason) = decide_builtin(can, needs);
         (mode, plain, reason)
     } else {
-        decide_own(can, wants, via)
+        decide_own(can, needs, via)
     };
     Decision { mode, flags, reason }
 }
 
-fn decide_builtin(can: &Capabilities, wants: Wants) -> (Mode, String) {
-    if wants.echo {
+fn decide_builtin(can: &Capabilities, needs: EcnNeeds) -> (Mode, String) {
+    if needs.echo {
         (
             Mode::DctcpFeedback,
             "the kernel's own congestion control echoes every mark, on both ends".to_owned(),
@@ -180,17 +180,17 @@ fn decide_builtin(can: &Capabilities, wants: Wants) -> (Mode, String) {
     }
 }
 
-fn decide_own(can: &Capabilities, wants: Wants, via: Via) -> (Mode, u32, String) {
+fn decide_own(can: &Capabilities, needs: EcnNeeds, via: Via) -> (Mode, u32, String) {
     let accecn = can.ops_flags & flag::ACCECN == flag::ACCECN;
     let echo = flag::NON_RESTRICTED | flag::NEEDS_ECN;
-    if wants.accecn && accecn {
+    if needs.accecn && accecn {
         let reason = format!(
             "this kernel accepts AccECN through the flags {:#x} of a congestion control",
             can.ops_flags
         );
         return (Mode::AccecnStructOps, can.ops_flags, reason);
     }
-    if wants.accecn && can.accecn_sysctl {
+    if needs.accecn && can.accecn_sysctl {
         let reason = format!(
             "tcp_ecn = 3 works here, flags do not ({:#x} accepted, {:#x} needed); with tcp_ecn = 3, every flow of this \
              node negotiates AccECN",
@@ -199,7 +199,7 @@ fn decide_own(can: &Capabilities, wants: Wants, via: Via) -> (Mode, u32, String)
         );
         return (Mode::AccecnSysctl, echo, reason);
     }
-    if !wants.accecn {
+    if !needs.accecn {
         return (
             Mode::DctcpFeedback,
             echo,
@@ -217,7 +217,7 @@ fn decide_own(can: &Capabilities, wants: Wants, via: Via) -> (Mode, u32, String)
     (Mode::DctcpFeedback, echo, why)
 }
 
-/// One end of a flow group on this node whose congestion control wants ECN.
+/// One end of a flow group on this node whose congestion control needs ECN.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EcnEndpoint {
     /// The flow group.
@@ -227,7 +227,7 @@ pub struct EcnEndpoint {
     /// Its name in this node's kernel.
     pub kernel_name: String,
     /// Its ECN requirements.
-    pub wants: Wants,
+    pub needs: EcnNeeds,
     /// The backend that registered it.
     pub via: Via,
     /// Whether this end sends the data.
@@ -243,13 +243,13 @@ pub fn endpoints(
 ) -> Vec<EcnEndpoint> {
     let end = |flow: &FlowTask, listens: bool| {
         let name = flow.plan.cc.as_deref()?;
-        let wants = wants(name, task.cc.get(name));
+        let needs = ecn_needs(name, task.cc.get(name));
         let (kernel_name, via) = outcome_of(name)?;
-        wants.any().then(|| EcnEndpoint {
+        needs.any().then(|| EcnEndpoint {
             group: flow.group.clone(),
             cc: name.to_owned(),
             kernel_name,
-            wants,
+            needs,
             via,
             sends: listens == flow.plan.reverse,
             peer: if listens { flow.from_ip } else { flow.to_ip },

@@ -8,7 +8,7 @@ use ccbench_proto::cc::supplied::SuppliedError;
 use ccbench_shaper::ShaperError;
 
 use crate::sysctl::SysctlError;
-use crate::undo;
+use crate::undo::error::JournalError;
 
 /// Why a congestion control cannot be loaded, or a program cannot be attached.
 #[derive(Debug, thiserror::Error)]
@@ -206,8 +206,8 @@ pub enum SocketError {
         module: Box<SocketError>,
     },
     /// The instance's table is wrong.
-    #[error("{0}")]
-    Params(String),
+    #[error("{}", reasons(.0))]
+    Params(Vec<InstanceProblem>),
     /// ccbench has no such algorithm.
     #[error("ccbench has no algorithm `{0}`")]
     UnknownAlgorithm(String),
@@ -341,7 +341,7 @@ pub enum SocketError {
     Sysctl(#[from] SysctlError),
     /// The agent's undo journal could not be used.
     #[error(transparent)]
-    Undo(#[from] undo::JournalError),
+    Undo(#[from] JournalError),
 }
 
 /// The message of a build without the feature `ebpf`.
@@ -363,12 +363,11 @@ impl SocketError {
             _ => false,
         }
     }
+}
 
-    /// Returns the error for problems in an instance's table.
-    pub(super) fn params(wrong: Vec<InstanceProblem>) -> Self {
-        let reasons: Vec<String> = wrong.into_iter().map(|wrong| wrong.reason).collect();
-        Self::Params(reasons.join("; "))
-    }
+fn reasons(problems: &[InstanceProblem]) -> String {
+    let reasons: Vec<&str> = problems.iter().map(|problem| problem.reason.as_str()).collect();
+    reasons.join("; ")
 }
 
 /// The error of an instance of a congestion control that cannot be loaded.
@@ -433,9 +432,78 @@ pub enum BpfError {
         /// The error.
         source: libbpf_rs::Error,
     },
-    /// The embedded object does not have the layout that this agent expects.
-    #[error("{0}")]
-    Object(String),
+    /// The kernel's BTF cannot be read.
+    #[error("read {path}: {source:#}")]
+    UnreadableBtf {
+        /// Its file.
+        path: &'static str,
+        /// Why; the BTF is read only once.
+        source: &'static libbpf_rs::Error,
+    },
+    /// This agent was built without the object.
+    #[error("this agent contains no object {object}: rebuild it")]
+    NoObject {
+        /// The object.
+        object: String,
+    },
+    /// The object has no such map.
+    #[error("the BPF object has no map {name}")]
+    NoMap {
+        /// The map.
+        name: String,
+    },
+    /// libbpf does not have the initial value of the map.
+    #[error("the BPF map {name} has no initial value")]
+    NoInitialValue {
+        /// The map.
+        name: String,
+    },
+    /// The map is shorter than this agent expects.
+    #[error("the BPF object has no map {name} of {bytes} bytes")]
+    ShortMap {
+        /// The map.
+        name: String,
+        /// The least size that this agent expects.
+        bytes: usize,
+    },
+    /// A data section has no counter at an offset.
+    #[error("the BPF map {section} has no counter at byte {at}")]
+    NoCounter {
+        /// The section.
+        section: String,
+        /// The offset.
+        at: usize,
+    },
+    /// The map does not have a key.
+    #[error("the BPF map {map} has no key {key:?}")]
+    NoKey {
+        /// The map.
+        map: String,
+        /// The key.
+        key: Vec<u8>,
+    },
+    /// The object has no program.
+    #[error("the BPF object {object} has no program")]
+    NoProgram {
+        /// The object.
+        object: &'static str,
+    },
+    /// The object has other parameters than the table of congestion controls.
+    #[error("the object has {in_object} parameters, the table {in_table}: rebuild ccbench-agent")]
+    OtherParameters {
+        /// The number of parameters in the object.
+        in_object: usize,
+        /// The number in the table.
+        in_table: usize,
+    },
+    /// A parameter of the supplied object is not where its BTF places it, or does not take the value.
+    #[error(
+        "set the parameter {name} in the BPF object: it is not where its BTF places it, or does not take the value"
+    )]
+    Parameter {
+        /// The parameter.
+        name: String,
+    },
     /// The kernel does not accept the name.
     #[error("`{0}` is longer than {max} characters, the kernel's limit", max = NAME_BYTES - 1)]
     NameTooLong(String),
@@ -465,9 +533,18 @@ impl BpfError {
         match self {
             Self::Libbpf { source, .. } => source.kind(),
             Self::Logged { source, .. } => source.kind(),
-            Self::Object(_) | Self::NameTooLong(_) | Self::NotFound(_) => {
-                libbpf_rs::ErrorKind::InvalidData
-            }
+            Self::UnreadableBtf { source, .. } => source.kind(),
+            Self::NoObject { .. }
+            | Self::NoMap { .. }
+            | Self::NoInitialValue { .. }
+            | Self::ShortMap { .. }
+            | Self::NoCounter { .. }
+            | Self::NoKey { .. }
+            | Self::NoProgram { .. }
+            | Self::OtherParameters { .. }
+            | Self::Parameter { .. }
+            | Self::NameTooLong(_)
+            | Self::NotFound(_) => libbpf_rs::ErrorKind::InvalidData,
         }
     }
 }

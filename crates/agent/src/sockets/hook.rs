@@ -3,7 +3,6 @@
 //! kernel removes them when it ends.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -11,7 +10,10 @@ use std::path::Path;
 use ccbench_shaper::{bpf, netlink};
 use libbpf_rs::{Link, MapCore as _, MapFlags, Object, TC_EGRESS, TcHookBuilder};
 
-use super::bpf::{BPF_F_LINK, count, load, map, name, open, patch, read, u64_at, with_log};
+use super::bpf::{
+    BPF_F_LINK, attach_struct_ops, count, load, map, name, open, open_map, patch, read, u64_at,
+    with_log,
+};
 use super::error::{BpfError, NAME_BYTES, SocketError};
 use super::node::Port;
 use crate::undo::{Step, Undo};
@@ -104,10 +106,7 @@ impl Ect1 {
     /// The kernel lacks a feature, or refused.
     pub fn attach(dev: &str, cc: &str, undo: &mut Undo) -> Result<Self, SocketError> {
         let (index, object) = Self::load(dev, cc)?;
-        let program = object
-            .progs_mut()
-            .next()
-            .ok_or_else(|| BpfError::Object("ect1 has no program".to_owned()))?;
+        let program = object.progs_mut().next().ok_or(BpfError::NoProgram { object: "ect1" })?;
         let link = match bpf::attach_tcx_egress(program.as_fd(), index) {
             Ok(link) => Some(link),
             // Before Linux 6.6, clsact is the only place, and programs stay there.
@@ -173,16 +172,12 @@ fn try_flags_as(flags: u32, link: bool) -> Result<(), BpfError> {
     // Names are global to the machine, so agents that probe at the same time need different ones.
     patch(&mut open, "probe", 0, &name(&format!("ccbp{}", std::process::id()))?)?;
     patch(&mut open, "probe", NAME_BYTES, &flags.to_ne_bytes())?;
-    if !link && let Some(mut map) = open.maps_mut().find(|map| map.name() == OsStr::new("probe")) {
+    if !link {
+        let mut map = open_map(&mut open, "probe")?;
         let flags = map.map_flags() & !BPF_F_LINK;
         map.set_map_flags(flags).map_err(BpfError::libbpf("clear BPF_F_LINK"))?;
     }
-    let mut object = load(open, "probe")?;
-    let mut maps = object.maps_mut();
-    let mut map = maps
-        .find(|map| map.name() == OsStr::new("probe"))
-        .ok_or_else(|| BpfError::Object("probe has no such map".to_owned()))?;
-    map.attach_struct_ops().map(drop).map_err(BpfError::libbpf("register it"))
+    attach_struct_ops(&mut load(open, "probe")?, "probe", "register it").map(drop)
 }
 
 /// Returns the length of the interface's link-layer header; 0 without an Ethernet address.

@@ -3,123 +3,29 @@
 //! namespace ends. So each change is written to disk first, and the next agent on the machine rolls back the journals
 //! of dead processes.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Read as _, Seek as _, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use ccbench_io::replace::replace;
 use ccbench_proto::sealed_line::{self, seal};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 
 use super::error::SocketError;
-use super::{module_loader, supplied_module, sysfs};
 use crate::undo::{Outcome, append_line};
 
+mod step;
+mod sweep;
+
+pub use step::{ModuleUse, Step};
+pub use sweep::{sweep, sweep_folder};
+
 /// Folder of the journals.
-const FOLDER: &str = "/run/ccbench/cc";
+pub const FOLDER: &str = "/run/ccbench/cc";
 /// Extension of the journals. Another sweep may be writing a file beside them.
 const EXTENSION: &str = "ndjson";
-
-/// One thing to undo.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Step {
-    /// Restore a module's parameter.
-    Parameter {
-        /// The module.
-        module: String,
-        /// The parameter.
-        name: String,
-        /// Its previous value.
-        before: String,
-    },
-    /// Remove an instance from one of ccbench's modules.
-    Instance {
-        /// The module.
-        module: String,
-        /// The instance's name in the kernel.
-        name: String,
-    },
-    /// Unload a module that was loaded for an experiment, if it is unused.
-    Module {
-        /// The module.
-        module: String,
-    },
-    /// Unload a supplied module, if no other process has loaded it, too.
-    SuppliedModule(ModuleUse),
-    /// Unregister a BPF instance that has no link.
-    Bpf {
-        /// Its name in the kernel.
-        name: String,
-    },
-}
-
-impl std::fmt::Display for Step {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Parameter { module, name, before } => {
-                write!(f, "parameter {module}.{name} = {before}")
-            }
-            Self::Instance { module, name } => write!(f, "instance {name} of {module}"),
-            Self::Module { module } => write!(f, "module {module}"),
-            Self::SuppliedModule(used) => write!(f, "module {}", used.module),
-            Self::Bpf { name } => write!(f, "BPF instance {name}"),
-        }
-    }
-}
-
-impl Step {
-    fn undo(&self) -> Result<(), SocketError> {
-        match self {
-            Self::Parameter { module, name, before } => {
-                let path = sysfs::parameter(module, name);
-                if !path.exists() {
-                    return Ok(());
-                }
-                sysfs::write(&path, before)
-            }
-            Self::Instance { module, name } => {
-                if !sysfs::available().contains(name) {
-                    return Ok(());
-                }
-                sysfs::write(&sysfs::parameter(module, "remove"), name)
-            }
-            Self::Module { module } => {
-                if !sysfs::is_loaded(module) {
-                    return Ok(());
-                }
-                let _lock = lock_modules()?;
-                let instances = std::fs::read_to_string(sysfs::parameter(module, "instances"))
-                    .unwrap_or_default();
-                // Another agent has an instance, and this step in its journal; the last agent unloads the module.
-                if instances.lines().count() > 1 {
-                    return Ok(());
-                }
-                module_loader::unload(module)
-            }
-            Self::SuppliedModule(used) => supplied_module::unload(used),
-            Self::Bpf { name } => unregister(name),
-        }
-    }
-}
-
-/// A process's use of a supplied module.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ModuleUse {
-    /// The module.
-    pub module: String,
-    /// The SHA-256 of its file, in hexadecimal.
-    pub sha256: String,
-    /// Its parameters, as the kernel accepts them: `a=1 b=2`.
-    pub params: String,
-    /// The congestion controls that the kernel had before the module was loaded.
-    pub before: Vec<String>,
-    /// Distinguishes the uses of one module.
-    pub id: String,
-}
 
 /// Returns the uses of the module by living processes, except the one with this id.
 ///
@@ -171,9 +77,11 @@ fn journals_in(folder: &Path) -> Result<Vec<(PathBuf, File)>, SocketError> {
         if path.extension().is_none_or(|e| e != EXTENSION) {
             continue;
         }
-        // The file may be gone by now.
-        if let Ok(file) = File::open(&path) {
-            found.push((path, file));
+        match File::open(&path) {
+            Ok(file) => found.push((path, file)),
+            // It is gone by now.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(SocketError::file("open", &path)(error)),
         }
     }
     Ok(found)
@@ -191,23 +99,13 @@ fn readable_steps(path: &Path, mut file: File) -> Result<Vec<Step>, SocketError>
 /// The folder cannot be written.
 pub(super) fn lock_modules() -> Result<File, SocketError> {
     let folder = Path::new(FOLDER);
-    std::fs::create_dir_all(folder).map_err(SocketError::file("make", folder))?;
+    make_folder(folder)?;
     let path = folder.join("modules.lock");
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
     let file = file.map_err(SocketError::file("make", &path))?;
     flock(&file, FlockOperation::LockExclusive)
         .map_err(|e| SocketError::file("lock", &path)(e.into()))?;
     Ok(file)
-}
-
-#[cfg(feature = "ebpf")]
-fn unregister(name: &str) -> Result<(), SocketError> {
-    Ok(super::bpf::unregister(name)?)
-}
-
-#[cfg(not(feature = "ebpf"))]
-fn unregister(name: &str) -> Result<(), SocketError> {
-    Err(SocketError::UnregisterWithoutEbpf { name: name.to_owned() })
 }
 
 /// The changes of one process. Dropping it undoes them.
@@ -226,7 +124,7 @@ impl Default for Journal {
 
 impl Journal {
     /// The file is created with the first step.
-    fn in_folder(folder: &Path) -> Self {
+    pub(crate) fn in_folder(folder: &Path) -> Self {
         Self { folder: folder.to_owned(), file: None, steps: Vec::new() }
     }
 
@@ -260,8 +158,8 @@ impl Journal {
         }
     }
 
-    /// Undoes everything, last first. Only the steps that failed stay in the file, for the next agent: what is undone may be in use
-    /// again when it starts.
+    /// Undoes everything, last first. Only the steps that failed stay in the file, for the next [`sweep()`]: what is undone may be in use
+    /// again by then.
     pub fn undo(&mut self) -> Outcome {
         let (mut outcome, mut left, mut ended) = (Outcome::default(), Vec::new(), Vec::new());
         for step in self.steps.drain(..).rev() {
@@ -271,14 +169,46 @@ impl Journal {
             }
             outcome.merge(of_step);
         }
-        if let Some((path, _)) = self.file.take()
-            && let Err(error) = keep_only(&left, &path)
-        {
-            outcome.failed.push(error.to_string());
+        if let Some((path, file)) = self.file.take() {
+            if let Err(error) = keep_only(&left, &path) {
+                outcome.failed.push(error.to_string());
+            }
+            unlock(&file);
         }
-        unload_unused(&ended, &mut outcome);
+        unload_unused(&ended, &self.folder, &mut outcome);
         outcome
     }
+
+    /// Leaves the file to the next [`sweep()`], as if this process were dead.
+    fn leave(&mut self) {
+        self.steps.clear();
+        if let Some((_, file)) = self.file.take() {
+            unlock(&file);
+        }
+    }
+}
+
+/// Unlocks a file that is about to be closed. A child process that has not yet executed its program holds a copy of the descriptor, and
+/// with it the lock.
+fn unlock(file: &File) {
+    let _ = flock(file, FlockOperation::Unlock);
+}
+
+fn make_folder(folder: &Path) -> Result<(), SocketError> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(SocketError::file("make", folder))?;
+    restrict(folder)
+}
+
+/// Closes a folder of this user to others: whoever can open it can lock it, and so keep every agent from rolling back journals.
+fn restrict(folder: &Path) -> Result<(), SocketError> {
+    let metadata = std::fs::metadata(folder).map_err(SocketError::file("look up", folder))?;
+    let is_own = metadata.uid() == rustix::process::geteuid().as_raw();
+    if !is_own || metadata.mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    std::fs::set_permissions(folder, Permissions::from_mode(0o700))
+        .map_err(SocketError::file("restrict", folder))
 }
 
 /// Replaces a journal by one with these steps, or removes it.
@@ -307,13 +237,22 @@ fn undo_step(step: &Step, ended: &mut Vec<ModuleUse>) -> Outcome {
 }
 
 /// Unloads modules without users, after the journal of their ended uses has been removed. Two processes that end their uses at
-/// the same time still see each other's journals, as do two uses in one journal. In that case none has unloaded the module yet.
-fn unload_unused(ended: &[ModuleUse], outcome: &mut Outcome) {
+/// the same time still see each other's journals, as do two uses in one journal. In that case none has unloaded the module yet. A use
+/// whose module cannot be unloaded goes into another journal in `folder`, for the next [`sweep()`].
+fn unload_unused(ended: &[ModuleUse], folder: &Path, outcome: &mut Outcome) {
+    if ended.is_empty() {
+        return;
+    }
+    let mut again = Journal::in_folder(folder);
     for used in ended {
-        if let Err(error) = supplied_module::unload(used) {
-            outcome.note(Step::SuppliedModule(used.clone()), Err(error));
+        let Err(error) = used.end() else { continue };
+        let step = Step::SuppliedModule(used.clone());
+        outcome.note(&step, Err(error));
+        if let Err(error) = again.push(step) {
+            outcome.failed.push(error.to_string());
         }
     }
+    again.leave();
 }
 
 impl Drop for Journal {
@@ -327,7 +266,7 @@ impl Drop for Journal {
 
 /// Creates the journal of this process and locks it for the process's lifetime.
 fn open(folder: &Path) -> Result<(PathBuf, File), SocketError> {
-    std::fs::create_dir_all(folder).map_err(SocketError::file("make", folder))?;
+    make_folder(folder)?;
     for count in 0..1000 {
         let path = folder.join(format!("{}-{count}.{EXTENSION}", std::process::id()));
         let file = match OpenOptions::new().create_new(true).append(true).open(&path) {
@@ -349,95 +288,45 @@ fn open(folder: &Path) -> Result<(PathBuf, File), SocketError> {
     Err(SocketError::JournalFull { folder: folder.to_owned() })
 }
 
-/// Rolls back the journals of dead processes. A reboot clears both the changes and the folder.
-pub fn sweep() -> Outcome {
-    sweep_folder(Path::new(FOLDER))
-}
-
-fn sweep_folder(folder: &Path) -> Outcome {
-    let mut outcome = Outcome::default();
-    let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
-    let paths = entries.map(|entry| entry.path());
-    for path in paths.filter(|path| path.extension().is_some_and(|e| e == EXTENSION)) {
-        let Ok(mut file) = OpenOptions::new().read(true).append(true).open(&path) else { continue };
-        outcome.merge(sweep_file(&mut file, &path));
-    }
-    outcome
-}
-
-/// Rolls back an open journal, unless its process is alive.
-fn sweep_file(file: &mut File, path: &Path) -> Outcome {
-    // A living process holds the lock of its own journal.
-    if flock(&*file, FlockOperation::NonBlockingLockExclusive).is_err() {
-        return Outcome::default();
-    }
-    // Another agent rolled it back between opening and locking: the path now leads to another file, or to none.
-    if file.metadata().is_ok_and(|metadata| metadata.nlink() == 0) {
-        return Outcome::default();
-    }
-    let mut bytes = Vec::new();
-    match file.rewind().and_then(|()| file.read_to_end(&mut bytes)) {
-        Ok(_) => undo_file(&bytes, path),
-        Err(error) => failed(format!("read {}: {error}", path.display())),
-    }
-}
-
-fn failed(message: String) -> Outcome {
-    Outcome { failed: vec![message], ..Outcome::default() }
-}
-
-/// Undoes the steps of a dead process, last first. Only the lines of failed steps stay in the file: what one agent has
-/// undone may be in use again when the next one starts.
-fn undo_file(bytes: &[u8], path: &Path) -> Outcome {
-    let (mut outcome, mut kept, mut ended) = (Outcome::default(), Vec::new(), Vec::new());
-    for (line, step) in steps(bytes).into_iter().rev() {
-        let of_step = match step {
-            Ok(step) => undo_step(&step, &mut ended),
-            Err(why) => failed(format!(
-                "{}: line {} {why}, so what it would undo is unknown: restore the congestion controls by hand or reboot, \
-                 then remove the file",
-                path.display(),
-                line.number
-            )),
-        };
-        if !of_step.failed.is_empty() {
-            kept.insert(0, [line.bytes, b"\n"].concat());
-        }
-        outcome.merge(of_step);
-    }
-    let rewritten = match kept.is_empty() {
-        true => std::fs::remove_file(path),
-        false if outcome.undone.is_empty() => Ok(()),
-        false => replace(path, &kept.concat()).map(drop),
-    };
-    if let Err(error) = rewritten {
-        outcome.failed.push(format!("write {}: {error}", path.display()));
-    }
-    unload_unused(&ended, &mut outcome);
-    outcome
+/// Why a line of a journal cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum UnreadableStep {
+    /// Its checksum is wrong or absent.
+    #[error("is damaged")]
+    Damaged,
+    /// Its checksum is right, but this version has no such step.
+    #[error("was written by another version of ccbench-agent")]
+    OtherVersion,
 }
 
 /// Returns the lines of a journal, each with its step or the reason why it cannot be read.
-pub fn steps(bytes: &[u8]) -> Vec<(sealed_line::Line<'_>, Result<Step, &'static str>)> {
+pub fn steps(bytes: &[u8]) -> Vec<(sealed_line::Line<'_>, Result<Step, UnreadableStep>)> {
     let step = |line: &sealed_line::Line<'_>| {
-        let object = line.object.as_deref().ok_or("is damaged")?;
-        serde_json::from_slice(object)
-            .map_err(|_| "was written by another version of ccbench-agent")
+        let object = line.object.as_deref().ok_or(UnreadableStep::Damaged)?;
+        serde_json::from_slice(object).map_err(|_| UnreadableStep::OtherVersion)
     };
     sealed_line::lines(bytes).into_iter().map(|line| (line.clone(), step(&line))).collect()
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn gone() -> Step {
+    pub(crate) fn gone() -> Step {
         Step::Parameter { module: "no_such".into(), name: "x".into(), before: "1".into() }
+    }
+
+    /// Returns a step that fails until the folder at the second value is removed: nobody can write to a parameter that is a folder.
+    pub(crate) fn stuck(dir: &Path) -> (Step, PathBuf) {
+        let obstacle = dir.join("parameters/x");
+        std::fs::create_dir_all(&obstacle).unwrap();
+        let module = dir.to_str().unwrap().to_owned();
+        (Step::Parameter { module, name: "x".into(), before: "1".into() }, obstacle)
     }
 
     /// Leaves a journal as after a kill: unlocked, but with its file. A child process of another test may hold a copy
     /// of the descriptor until its exec, so closing it is not enough.
-    fn abandon(journal: &mut Journal) -> PathBuf {
+    pub(crate) fn abandon(journal: &mut Journal) -> PathBuf {
         let (path, file) = journal.file.take().unwrap();
         journal.steps.clear();
         flock(&file, FlockOperation::Unlock).unwrap();
@@ -445,47 +334,10 @@ mod tests {
     }
 
     #[test]
-    fn sweep_skips_living_processes_and_undoes_dead_ones() {
-        let dir = tempfile::tempdir().unwrap();
-        let count = || std::fs::read_dir(dir.path()).unwrap().count();
-        let mut journal = Journal::in_folder(dir.path());
-        journal.push(gone()).unwrap();
-        assert_eq!(sweep_folder(dir.path()), Outcome::default());
-        assert_eq!(count(), 1);
-        let path = abandon(&mut journal);
-        assert!(path.exists());
-        assert_eq!(sweep_folder(dir.path()).undone, ["parameter no_such.x = 1"]);
-        assert_eq!(count(), 0);
-    }
-
-    #[test]
-    fn a_journal_is_rolled_back_once() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut journal = Journal::in_folder(dir.path());
-        journal.push(gone()).unwrap();
-        let path = abandon(&mut journal);
-        // Models an agent that opens the file before another one rolls it back.
-        let mut late = OpenOptions::new().read(true).append(true).open(&path).unwrap();
-        assert_eq!(sweep_folder(dir.path()).undone.len(), 1);
-        assert_eq!(sweep_file(&mut late, &path), Outcome::default());
-    }
-
-    #[test]
-    fn sweep_keeps_a_journal_with_a_damaged_line() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut journal = Journal::in_folder(dir.path());
-        journal.push(gone()).unwrap();
-        journal.push(gone()).unwrap();
-        let path = abandon(&mut journal);
-        let mut bytes = std::fs::read(&path).unwrap();
-        bytes[20] = 0xff;
-        std::fs::write(&path, bytes).unwrap();
-        let outcome = sweep_folder(dir.path());
-        assert_eq!(outcome.undone.len(), 1, "{outcome:?}");
-        let [failed] = &outcome.failed[..] else { panic!("{outcome:?}") };
-        assert!(failed.contains("line 1 is damaged") && path.exists(), "{failed}");
-        let again = sweep_folder(dir.path());
-        assert_eq!((again.undone.len(), again.failed.len()), (0, 1), "undone once: {again:?}");
+    fn an_unreadable_step_has_a_reason() {
+        let read = |line: &str| steps(line.as_bytes()).remove(0).1.unwrap_err();
+        assert_eq!(read(&seal(r#"{"kind":"of_another_version"}"#)), UnreadableStep::OtherVersion);
+        assert_eq!(read("{\"kind\":\"module\",\"module\":\"x\"}\n"), UnreadableStep::Damaged);
     }
 
     #[test]
@@ -533,10 +385,7 @@ mod tests {
     fn undo_keeps_only_what_failed() {
         let dir = tempfile::tempdir().unwrap();
         let mut journal = Journal::in_folder(dir.path());
-        // Nobody can write to a parameter that is a folder.
-        std::fs::create_dir_all(dir.path().join("parameters/x")).unwrap();
-        let module = dir.path().to_str().unwrap().to_owned();
-        let stuck = Step::Parameter { module, name: "x".into(), before: "1".into() };
+        let (stuck, _) = stuck(dir.path());
         journal.push(stuck.clone()).unwrap();
         journal.push(gone()).unwrap();
         let (path, _) = journal.file.as_ref().unwrap();
@@ -544,6 +393,39 @@ mod tests {
         let outcome = journal.undo();
         assert_eq!((outcome.undone.len(), outcome.failed.len()), (1, 1), "{outcome:?}");
         assert_eq!(readable_steps(&path, File::open(&path).unwrap()).unwrap(), [stuck]);
+    }
+
+    #[test]
+    fn a_parameter_counts_as_gone_only_if_the_kernel_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let module = dir.path().to_str().unwrap().to_owned();
+        let step = Step::Parameter { module, name: "x".into(), before: "1".into() };
+        step.undo().unwrap();
+        // A look-up that fails for another reason.
+        std::os::unix::fs::symlink("parameters", dir.path().join("parameters")).unwrap();
+        let error = step.undo().unwrap_err().to_string();
+        assert!(error.starts_with("look up ") && error.contains("parameters/x: "), "{error}");
+    }
+
+    #[test]
+    fn only_this_user_can_open_the_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("run/cc");
+        let mode = || std::fs::metadata(&folder).unwrap().mode() & 0o777;
+        let open_to_all = || {
+            std::fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
+        };
+        let mut journal = Journal::in_folder(&folder);
+        journal.push(gone()).unwrap();
+        assert_eq!(mode(), 0o700, "a new one");
+        journal.undo();
+        open_to_all();
+        journal.push(gone()).unwrap();
+        assert_eq!(mode(), 0o700, "one of an earlier version");
+        journal.undo();
+        open_to_all();
+        sweep_folder(&folder);
+        assert_eq!(mode(), 0o700, "one that is only swept");
     }
 
     #[test]

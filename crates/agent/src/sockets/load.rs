@@ -45,7 +45,7 @@ struct LoadedInstance {
 }
 
 /// Loads every instance that this node needs: those of flows that it sends, of web servers that it runs for probes, and
-/// those that both ends need. On an error, all of them are unloaded.
+/// those that both ends need. Returns what is loaded also on an error, so that the caller undoes it and learns what cannot be undone.
 ///
 /// # Errors
 /// An instance cannot be loaded. The error names the first one, the reason and a fix.
@@ -54,9 +54,9 @@ pub fn load(
     trial: &TrialId,
     node: &str,
     supplied: &BTreeMap<String, SuppliedCc>,
-) -> Result<LoadedCcs, LoadError> {
+) -> (LoadedCcs, Result<(), LoadError>) {
     let mut loaded = LoadedCcs { names: Names::new(task, trial, node), ..LoadedCcs::default() };
-    for (name, cc) in needed(task, node) {
+    let result = needed(task, node).try_for_each(|(name, cc)| -> Result<(), LoadError> {
         let kernel_name = match cc::has_fixed_name(cc) {
             true => cc.algorithm.clone(),
             false => names::kernel_name(trial, node, name, &cc.algorithm),
@@ -68,11 +68,12 @@ pub fn load(
             .map_err(failed(name, cc))?;
         let message = wire::CongestionControl { name: name.clone(), ..held.message };
         loaded.held.push(LoadedInstance { message, ..held });
-    }
-    Ok(loaded)
+        Ok(())
+    });
+    (loaded, result)
 }
 
-/// As [`load`], beside the runtime: the kernel may take seconds to load a module or, after an error, to unload it.
+/// As [`load`], beside the runtime: the kernel may take seconds to load a module.
 ///
 /// # Errors
 /// As [`load`].
@@ -81,7 +82,7 @@ pub async fn load_in_thread(
     trial: &TrialId,
     node: &str,
     supplied: BTreeMap<String, SuppliedCc>,
-) -> Result<LoadedCcs, LoadError> {
+) -> (LoadedCcs, Result<(), LoadError>) {
     if needed(task, node).next().is_none() {
         return load(task, trial, node, &supplied);
     }
@@ -132,7 +133,7 @@ pub fn needed<'a>(task: &'a NodeTask, node: &str) -> impl Iterator<Item = (&'a S
         let is_named = |cc: &Option<String>| cc.as_deref() == Some(name.as_str());
         let serves = task.served.iter().any(|probe| is_named(&probe.plan.cc));
         let sends = serves || flows().any(|f| is_named(&f.plan.cc) && names::sender(f) == node);
-        let both_ends = ecn::wants(name, Some(cc)).any();
+        let both_ends = ecn::ecn_needs(name, Some(cc)).any();
         // iperf3 sets a congestion control whose name is the same everywhere on both ends.
         sends || both_ends || cc::has_fixed_name(cc)
     })
@@ -146,7 +147,7 @@ impl LoadedCcs {
         tcp_ecn: Option<&str>,
         supplied: Option<&SuppliedCc>,
     ) -> Result<LoadedInstance, SocketError> {
-        let instance = cc::resolve(cc).map_err(SocketError::params)?;
+        let instance = cc::resolve(cc).map_err(SocketError::Params)?;
         let made = match instance {
             Instance::Supplied => {
                 let (path, _) = cc.supplied().unwrap_or(("", Via::Auto));
@@ -192,7 +193,7 @@ impl LoadedCcs {
         kernel_name: &str,
         supplied: &SuppliedCc,
     ) -> Result<LoadedInstance, SocketError> {
-        let params = supplied.facts.file.values(cc).map_err(SocketError::params)?;
+        let params = supplied.facts.file.values(cc).map_err(SocketError::Params)?;
         match &supplied.facts.file {
             SuppliedFile::Bpf(object) => {
                 self.load_supplied_object(cc, kernel_name, supplied, (object, &params[..]))
@@ -285,10 +286,10 @@ impl LoadedCcs {
         params: &[(String, u32)],
         (tcp_ecn, reason): (Option<&str>, wire::ViaReason),
     ) -> Result<LoadedInstance, SocketError> {
-        let wants = ecn::wants(&cc.algorithm, Some(cc));
-        let flags = match wants.any() {
+        let needs = ecn::ecn_needs(&cc.algorithm, Some(cc));
+        let flags = match needs.any() {
             true => {
-                ecn::decide(super::capabilities::capabilities(), wants, Via::Bpf, tcp_ecn).flags
+                ecn::decide(super::capabilities::capabilities(), needs, Via::Bpf, tcp_ecn).flags
             }
             false => ecn::flag::NON_RESTRICTED,
         };
@@ -479,6 +480,14 @@ fn via_of(via: wire::Via) -> Via {
 }
 
 #[cfg(test)]
+impl LoadedCcs {
+    /// Returns what is to be undone by this journal.
+    pub(crate) fn of_journal(journal: Journal) -> Self {
+        Self { journal, ..Self::default() }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -486,8 +495,8 @@ mod tests {
     async fn the_error_of_an_instance_arrives_from_the_thread() {
         let cc = BTreeMap::from([("mine".to_owned(), Cc::new("none_such"))]);
         let task = NodeTask { cc, ..NodeTask::default() };
-        let loaded = load_in_thread(&task, &TrialId::default(), "node", BTreeMap::new()).await;
-        let error = loaded.err().unwrap();
+        let (_, loaded) = load_in_thread(&task, &TrialId::default(), "node", BTreeMap::new()).await;
+        let error = loaded.unwrap_err();
         assert_eq!((error.name.as_str(), error.algorithm.as_str()), ("mine", "none_such"));
         assert!(matches!(*error.source, SocketError::Params(_)), "{error}");
     }

@@ -25,7 +25,7 @@ pub const MAX_LINE_BYTES: u64 = 64 << 10;
 const UNLOAD_TIMEOUT: Duration = Duration::from_secs(2);
 const UNLOAD_PAUSE: Duration = Duration::from_millis(20);
 /// How long a loader may take, including a module's initialisation. The trial then fails: after an error of the loader, nothing more
-/// is loaded. The loader is asked beside the runtime, which answers the watchdog (`WatchdogSec=15`) meanwhile.
+/// is loaded. The loader is asked beside the runtime. The watchdog (`WatchdogSec=`) permits an agent to work on a request for a minute.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(7);
 
 /// A request to a loader.

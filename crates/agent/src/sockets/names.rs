@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use ccbench_proto::cc::{self, MAX_KERNEL_NAME};
 use ccbench_proto::schedule::{FlowTask, NodeTask};
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::run_event::Payload;
 
 /// Identifies a trial of a run; unique on a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -93,20 +93,20 @@ impl Names {
     }
 
     /// Replaces kernel names by the plan's in a row.
-    pub fn translate(&self, of: &mut Of) {
+    pub fn translate(&self, payload: &mut Payload) {
         let put = |group: &str, cc: &mut String| {
             if let Some(plan) = self.in_plan(group, cc) {
                 plan.clone_into(cc);
             }
         };
-        match of {
+        match payload {
             _ if self.flows.is_empty() => {}
-            Of::FlowSample(row) => put(&row.group, &mut row.cc),
-            Of::Acks(rows) => put(&rows.group, &mut rows.cc),
-            Of::TcpEvents(rows) => {
+            Payload::FlowSample(row) => put(&row.group, &mut row.cc),
+            Payload::Acks(rows) => put(&rows.group, &mut rows.cc),
+            Payload::TcpEvents(rows) => {
                 rows.events.iter_mut().for_each(|row| put(&row.group, &mut row.cc));
             }
-            Of::Flow(row) => {
+            Payload::Flow(row) => {
                 put(&row.group, &mut row.cc_requested);
                 put(&row.group, &mut row.cc_actual);
             }
@@ -164,13 +164,13 @@ pub(crate) mod tests {
         assert_eq!(names.of_flow(&task.clients[1]), Some("cubic"));
         assert_eq!(names.of_flow(&task.clients[2]), None);
         let seen = |group: &str, cc: &str| {
-            let mut of = Of::FlowSample(wire::FlowSample {
+            let mut payload = Payload::FlowSample(wire::FlowSample {
                 group: group.into(),
                 cc: cc.into(),
                 ..Default::default()
             });
-            names.translate(&mut of);
-            let Of::FlowSample(row) = of else { panic!("it was one") };
+            names.translate(&mut payload);
+            let Payload::FlowSample(row) = payload else { panic!("it was one") };
             row.cc
         };
         assert_eq!(seen("a", &kernel_name), "fast");

@@ -10,19 +10,25 @@ use ccbench_proto::wire::Privileges;
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Struct;
 use libbpf_rs::{
-    ErrorKind, Link, MapCore as _, Object, ObjectBuilder, OpenObject, RingBuffer, RingBufferBuilder,
+    ErrorKind, Link, Object, ObjectBuilder, OpenObject, RingBuffer, RingBufferBuilder,
 };
 
-use super::bpf::{BPF_F_LINK, LogCapture, count, lock, map, section_bytes};
-use super::cc_state;
+use super::bpf::{
+    BPF_F_LINK, LogCapture, attach_struct_ops, count, initial_value, lock, map, name, open_map,
+    section_bytes,
+};
 use super::error::{BpfError, NAME_BYTES, SocketError};
 use super::journal::{Journal, Step};
-use super::sysfs;
+use super::{row_limit, sysfs};
 
 pub mod supplied;
 
 include!(concat!(env!("OUT_DIR"), "/objects.rs"));
 
+/// The map of the object's `struct tcp_congestion_ops`.
+const OPS: &str = "ccb";
+/// The map of its configuration.
+const CONFIG: &str = ".rodata.ccb";
 /// Position of the kernel's pointer to `cwnd_event_tx_start` in the object.
 const TX_START: std::ops::Range<usize> = 24..32;
 /// Offset of the parameters in the object's configuration.
@@ -77,7 +83,7 @@ pub fn check_available(privileges: Privileges) -> Result<(), SocketError> {
     match &kernel().struct_ops {
         Ok(true) => Ok(()),
         Ok(false) => Err(SocketError::NoStructOps),
-        Err(why) => Err(BpfError::Object(format!("read {BTF}: {why:#}")).into()),
+        Err(source) => Err(BpfError::UnreadableBtf { path: BTF, source }.into()),
     }
 }
 
@@ -114,10 +120,7 @@ pub fn register(
 ) -> Result<Registered, SocketError> {
     let object = format!("ccb_{}", wanted.core.name);
     let Some((_, bytes)) = OBJECTS.iter().find(|(name, _)| *name == object) else {
-        return Err(BpfError::Object(format!(
-            "this agent contains no object {object}: rebuild it"
-        ))
-        .into());
+        return Err(BpfError::NoObject { object }.into());
     };
     register_object(bytes, wanted, journal)
 }
@@ -166,10 +169,6 @@ fn name_taken(name: &str) -> SocketError {
     SocketError::NameTaken { name: name.to_owned(), hint }
 }
 
-fn mismatch(message: impl Into<String>) -> BpfError {
-    BpfError::Object(message.into())
-}
-
 fn load_and_register(
     bytes: &[u8],
     wanted: &InstanceSpec<'_>,
@@ -182,13 +181,7 @@ fn load_and_register(
     patch_config(&mut open, wanted)?;
     let mut object =
         open.load().map_err(BpfError::libbpf("load the BPF object into the kernel"))?;
-    let link = {
-        let mut map = object
-            .maps_mut()
-            .find(|map| map.name() == OsStr::new("ccb"))
-            .ok_or_else(|| mismatch("the object has no map ccb"))?;
-        map.attach_struct_ops().map_err(BpfError::libbpf("register the congestion control"))?
-    };
+    let link = attach_struct_ops(&mut object, OPS, "register the congestion control")?;
     Ok(Registered { link, object: Arc::new(object), outlives: !linked })
 }
 
@@ -197,20 +190,16 @@ fn patch_ops(
     wanted: &InstanceSpec<'_>,
     linked: bool,
 ) -> Result<(), BpfError> {
-    let mut map = open
-        .maps_mut()
-        .find(|map| map.name() == OsStr::new("ccb"))
-        .ok_or_else(|| mismatch("the object has no map ccb"))?;
+    let mut map = open_map(open, OPS)?;
     if !linked {
         let flags = map.map_flags() & !BPF_F_LINK;
         map.set_map_flags(flags).map_err(BpfError::libbpf("clear a flag"))?;
     }
-    let value = map.initial_value_mut().ok_or_else(|| mismatch("map ccb has no value"))?;
-    if value.len() < TX_START.end || wanted.kernel_name.len() >= NAME_BYTES {
-        return Err(BpfError::NameTooLong(wanted.kernel_name.to_owned()));
+    let value = initial_value(&mut map)?;
+    if value.len() < TX_START.end {
+        return Err(BpfError::ShortMap { name: OPS.to_owned(), bytes: TX_START.end });
     }
-    value[..NAME_BYTES].fill(0);
-    value[..wanted.kernel_name.len()].copy_from_slice(wanted.kernel_name.as_bytes());
+    value[..NAME_BYTES].copy_from_slice(&name(wanted.kernel_name)?);
     value[NAME_BYTES..NAME_BYTES + 4].copy_from_slice(&wanted.flags.to_ne_bytes());
     if !kernel().tx_start {
         value[TX_START].fill(0);
@@ -219,22 +208,21 @@ fn patch_ops(
 }
 
 fn patch_config(open: &mut OpenObject, wanted: &InstanceSpec<'_>) -> Result<(), BpfError> {
-    let mut map = open
-        .maps_mut()
-        .find(|map| map.name() == OsStr::new(".rodata.ccb"))
-        .ok_or_else(|| mismatch("the object has no map .rodata.ccb"))?;
-    let value = map.initial_value_mut().ok_or_else(|| mismatch("map .rodata.ccb has no value"))?;
-    let count = u32_at(value, PARAMS - 4).unwrap_or(0) as usize;
-    if count != wanted.params.len() || value.len() < PARAMS + 4 * count {
-        return Err(mismatch(format!(
-            "the object has {count} parameters, the table {}: rebuild ccbench-agent",
-            wanted.params.len()
-        )));
+    let mut map = open_map(open, CONFIG)?;
+    let value = initial_value(&mut map)?;
+    let (in_object, in_table) =
+        (u32_at(value, PARAMS - 4).unwrap_or(0) as usize, wanted.params.len());
+    if in_object != in_table {
+        return Err(BpfError::OtherParameters { in_object, in_table });
+    }
+    let bytes = PARAMS + 4 * in_table;
+    if value.len() < bytes {
+        return Err(BpfError::ShortMap { name: CONFIG.to_owned(), bytes });
     }
     value[..8].copy_from_slice(&wanted.netns_cookie.unwrap_or(0).to_ne_bytes());
     value[8..12].copy_from_slice(&u32::from(wanted.netns_cookie.is_some()).to_ne_bytes());
     // One more than the reader's gap, because the adapter rounds times down to microseconds.
-    let gap_us = cc_state::min_gap_us(wanted.core).saturating_add(1);
+    let gap_us = row_limit::min_gap_us(wanted.core).saturating_add(1);
     value[12..16].copy_from_slice(&gap_us.to_ne_bytes());
     for (place, (_, param)) in value[PARAMS..].chunks_exact_mut(4).zip(wanted.params) {
         place.copy_from_slice(&param.to_ne_bytes());
@@ -249,7 +237,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 impl Registered {
     /// Returns the parameters that the kernel holds, in the core's order.
     pub fn params(&self) -> Vec<u32> {
-        let value = section_bytes(&self.object, ".rodata.ccb").unwrap_or_default();
+        let value = section_bytes(&self.object, CONFIG).unwrap_or_default();
         let count = u32_at(&value, PARAMS - 4).unwrap_or(0) as usize;
         (0..count).filter_map(|at| u32_at(&value, PARAMS + 4 * at)).collect()
     }
@@ -367,9 +355,9 @@ mod tests {
             let patched = patch_config(&mut open, &wanted);
             assert!(patched.is_ok(), "{name}: {patched:?}");
             let fewer = InstanceSpec { params: &params[1..], ..wanted };
-            assert!(
-                patch_config(&mut open, &fewer).is_err_and(|e| e.to_string().contains("rebuild"))
-            );
+            let refused = patch_config(&mut open, &fewer).unwrap_err();
+            assert!(matches!(refused, BpfError::OtherParameters { .. }), "{refused:?}");
+            assert!(refused.to_string().contains("rebuild"), "{refused}");
         }
     }
 

@@ -75,7 +75,7 @@ impl Supplied<'_> {
         if wrong.is_empty() {
             return Ok(Some(SuppliedCc { content: Arc::clone(content), facts }));
         }
-        Err(SocketError::params(wrong))
+        Err(SocketError::Params(wrong))
     }
 }
 

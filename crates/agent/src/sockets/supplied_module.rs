@@ -168,20 +168,6 @@ fn effective_params(wanted: &ModuleSpec<'_>) -> Result<Vec<(String, String)>, So
     Ok(shown.into_iter().collect())
 }
 
-/// Ends a use; the last one unloads the module. A process whose journal still exists counts as a user, even when it is
-/// about to end its use: see [`super::journal::Journal::undo`].
-pub(super) fn unload(used: &ModuleUse) -> Result<(), SocketError> {
-    let module = &used.module;
-    if !sysfs::is_loaded(module) {
-        return Ok(());
-    }
-    let _lock = lock_modules()?;
-    if !other_uses(module, &used.id)?.is_empty() {
-        return Ok(());
-    }
-    module_loader::unload(module)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

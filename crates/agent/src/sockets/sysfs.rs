@@ -10,10 +10,19 @@ use super::error::SocketError;
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 const MODULES: &str = "/sys/module";
 
-/// Returns the congestion controls that are registered now (`tcp_available_congestion_control`).
+/// Returns the congestion controls that are registered now (`tcp_available_congestion_control`); none if they cannot be read.
 pub fn available() -> Vec<String> {
-    let text = std::fs::read_to_string(AVAILABLE).unwrap_or_default();
-    text.split_whitespace().map(str::to_owned).collect()
+    registered().unwrap_or_default()
+}
+
+/// As [`available`].
+///
+/// # Errors
+/// The list cannot be read, for example without a free descriptor.
+pub fn registered() -> Result<Vec<String>, SocketError> {
+    let path = Path::new(AVAILABLE);
+    let text = std::fs::read_to_string(path).map_err(SocketError::file("read", path))?;
+    Ok(text.split_whitespace().map(str::to_owned).collect())
 }
 
 /// Returns the path of a loaded module's parameter.
@@ -36,6 +45,15 @@ pub fn parameters(module: &str) -> BTreeMap<String, String> {
 /// Whether a module is loaded or built in.
 pub fn is_loaded(module: &str) -> bool {
     Path::new(MODULES).join(module).is_dir()
+}
+
+/// As [`is_loaded`].
+///
+/// # Errors
+/// The module cannot be looked up.
+pub fn look_up_module(module: &str) -> Result<bool, SocketError> {
+    let path = Path::new(MODULES).join(module);
+    path.try_exists().map_err(SocketError::file("look up", &path))
 }
 
 /// Returns this kernel's release.

@@ -54,7 +54,7 @@ impl Netns {
     pub fn make(node: &str) -> Result<Self, TestbedError> {
         let fail = |source| TestbedError::Namespace { node: node.to_owned(), source };
         thread::scope(|scope| {
-            let made = scope.spawn(|| -> Result<Self, TestbedError> {
+            let make = || -> Result<Self, TestbedError> {
                 unshare(CloneFlags::CLONE_NEWNET).map_err(|e| fail(explained(e)))?;
                 let file = File::open("/proc/thread-self/ns/net").map_err(fail)?;
                 let inode = file.metadata().map_err(fail)?.ino();
@@ -68,7 +68,8 @@ impl Netns {
                     }
                 }
                 Ok(Self { file, inode, rtnl: Rtnl::open()? })
-            });
+            };
+            let made = thread::Builder::new().spawn_scoped(scope, make).map_err(fail)?;
             made.join().unwrap_or_else(|_| Err(fail(io::Error::other("its thread panicked"))))
         })
     }

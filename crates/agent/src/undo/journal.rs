@@ -11,6 +11,7 @@ use ccbench_proto::sealed_line::{self, seal};
 use serde::{Deserialize, Serialize};
 
 use super::Step;
+use super::error::{JournalError, failed};
 use super::namespace::Namespace;
 use crate::testbed::identity::boot_id;
 
@@ -20,35 +21,6 @@ pub(super) const FILE: &str = "undo.ndjson";
 const VERSION: u32 = 2;
 /// The version of lines without a network namespace.
 const VERSION_WITHOUT_NETNS: u32 = 1;
-
-/// The error if the undo journal, or the lock or generation file beside it, cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[error("{op} the undo journal's {}: {source}{}", .path.display(), hint(.source))]
-pub struct JournalError {
-    /// "write", "read" ...
-    pub op: &'static str,
-    /// The file.
-    pub path: PathBuf,
-    /// Why.
-    pub source: io::Error,
-}
-
-fn hint(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::StorageFull
-        | io::ErrorKind::QuotaExceeded
-        | io::ErrorKind::ReadOnlyFilesystem => {
-            "; nothing was changed that cannot be undone: free some space there, or start the agent with another \
-             --state-dir"
-        }
-        _ => "",
-    }
-}
-
-pub(super) fn failed(op: &'static str, path: &Path) -> impl FnOnce(io::Error) -> JournalError {
-    let path = path.to_owned();
-    move |source| JournalError { op, path, source }
-}
 
 /// A line of the journal.
 #[derive(Debug, Serialize, Deserialize)]

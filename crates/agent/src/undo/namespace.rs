@@ -257,7 +257,7 @@ fn enter<T: Send>(
         source,
     };
     thread::scope(|scope| {
-        let done = scope.spawn(|| -> Result<T, NotEntered> {
+        let enter = || -> Result<T, NotEntered> {
             let file = File::open(path).map_err(refused)?;
             setns(&file, CloneFlags::CLONE_NEWNET).map_err(|errno| refused(errno.into()))?;
             match Namespace::current(None) {
@@ -268,7 +268,8 @@ fn enter<T: Send>(
                 }
                 _ => Err(refused(io::Error::other("it is another one now"))),
             }
-        });
+        };
+        let done = thread::Builder::new().spawn_scoped(scope, enter).map_err(refused)?;
         done.join().unwrap_or_else(|_| Err(refused(io::Error::other("its thread panicked"))))
     })
 }
@@ -346,7 +347,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_may_exist_unseen_is_not_gone() {
+    fn hidden_namespace_is_kept() {
         let proc = proc_of(&[OWN]);
         let why = |proc: &Path| match other(None).search(proc) {
             Search::Hidden(why) => why,
@@ -365,7 +366,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_may_be_entered_later_is_not_given_up() {
+    fn inaccessible_namespace_is_kept() {
         let given_up = |errno: Errno| is_lasting(&errno.into(), || true);
         assert!([Errno::ENOENT, Errno::EINVAL, Errno::EPERM].into_iter().all(given_up));
         assert!(![Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM].into_iter().any(given_up));

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::journal::{FILE as JOURNAL, JournalError, failed};
+use super::error::{JournalError, failed};
+use super::journal::FILE as JOURNAL;
 
 /// The name of the lock file in the state directory.
 const FILE: &str = "lock";
@@ -30,12 +31,16 @@ pub fn lock(state_dir: &Path) -> Result<File, JournalError> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             opened => opened.map_err(failed("open", &path))?,
         };
-        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|e| {
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| {
+            let error = io::Error::from(errno);
+            if error.kind() != io::ErrorKind::WouldBlock {
+                return failed("lock", &path)(error);
+            }
             let why = format!(
-                "another agent holds it ({e}): end that one first; only an agent in another network namespace may run beside it, with \
+                "another agent holds it ({errno}): end that one first; only an agent in another network namespace may run beside it, with \
                  another --state-dir"
             );
-            failed("lock", &path)(io::Error::new(io::Error::from(e).kind(), why))
+            failed("lock", &path)(io::Error::new(error.kind(), why))
         })?;
         if is_at(&file, &path) {
             return Ok(file);

@@ -14,7 +14,7 @@ use ccbench_tests::port::ReservedPort;
 use prost::Message as _;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType,
-    IsCa, KeyIdMethod, KeyPair, RevokedCertParams, SanType, SerialNumber,
+    ExtendedKeyUsagePurpose, IsCa, KeyIdMethod, KeyPair, RevokedCertParams, SanType, SerialNumber,
 };
 use serde_json::Value;
 use tonic::client::Grpc;
@@ -42,14 +42,37 @@ pub struct Issued {
     pub key: String,
 }
 
-/// Issues a certificate. `serial` is also the holder's name. Without scopes, it is a certificate of an earlier version.
+/// The years in which most certificates are valid.
+pub const VALID: (i32, i32) = (2020, 2090);
+
+/// Issues a controller's certificate, as `ccbench pki` does. `serial` is also the holder's name. Without scopes, it is a certificate of an
+/// earlier version.
 pub fn issue(ca: &Ca, serial: u64, scopes: Option<&[Scope]>, last_year: Option<i32>) -> Issued {
+    let years = (VALID.0, last_year.unwrap_or(VALID.1));
+    let usages = &[ExtendedKeyUsagePurpose::ClientAuth];
+    issue_for(ca, serial, usages, scopes.unwrap_or_default(), years)
+}
+
+/// Issues a node's certificate, as `ccbench pki` does.
+pub fn issue_node(ca: &Ca, serial: u64) -> Issued {
+    issue_for(ca, serial, &[ExtendedKeyUsagePurpose::ServerAuth], &[], VALID)
+}
+
+/// Issues a certificate for these usages, valid from the beginning of the first year to that of the last one.
+pub fn issue_for(
+    ca: &Ca,
+    serial: u64,
+    usages: &[ExtendedKeyUsagePurpose],
+    scopes: &[Scope],
+    (first_year, last_year): (i32, i32),
+) -> Issued {
     let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
     params.distinguished_name.push(DnType::CommonName, format!("client{serial}"));
     params.serial_number = Some(SerialNumber::from(serial));
-    params.not_before = rcgen::date_time_ymd(2020, 1, 1);
-    params.not_after = rcgen::date_time_ymd(last_year.unwrap_or(2090), 1, 1);
-    for scope in scopes.unwrap_or_default() {
+    params.not_before = rcgen::date_time_ymd(first_year, 1, 1);
+    params.not_after = rcgen::date_time_ymd(last_year, 1, 1);
+    params.extended_key_usages = usages.to_vec();
+    for scope in scopes {
         let uri = scope.uri().try_into().unwrap();
         params.subject_alt_names.push(SanType::URI(uri));
     }
@@ -113,7 +136,7 @@ impl Agent {
         let (dir, ca) = (tempfile::tempdir().unwrap(), authority());
         let reserved = ReservedPort::new(Ipv4Addr::LOCALHOST);
         let port = reserved.address().port();
-        let node = issue(&ca, 1, None, None);
+        let node = issue_node(&ca, 1);
         for (name, text) in [
             ("ca.pem", &ca.pem()),
             ("node.pem", &node.certificate),

@@ -78,6 +78,12 @@ impl Lab {
         self.nodes()[2]
     }
 
+    /// Keeps the left node's kernel from sending multicasts of IPv6 by itself.
+    pub fn send_no_ipv6(&self) {
+        let knob = "/proc/sys/net/ipv6/conf/la1/disable_ipv6";
+        inside(self.left(), move || std::fs::write(knob, "1").unwrap());
+    }
+
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -192,7 +198,7 @@ struct Output {
 }
 
 impl Output {
-    fn of(mut from: impl Read + Send + 'static) -> Self {
+    fn new(mut from: impl Read + Send + 'static) -> Self {
         let text = Arc::new(std::sync::Mutex::new(String::new()));
         let shared = Arc::clone(&text);
         let reader = std::thread::spawn(move || {
@@ -214,7 +220,7 @@ impl Running {
             .spawn()
             .unwrap();
         let outputs =
-            [Output::of(child.stdout.take().unwrap()), Output::of(child.stderr.take().unwrap())];
+            [Output::new(child.stdout.take().unwrap()), Output::new(child.stderr.take().unwrap())];
         Self { child: KilledOnDrop(child), outputs }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ccbench_proto::wire::agent_client::AgentClient;
-use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_proto::wire::{self, run_event::Payload};
 use ccbench_tests::cpu::{CpuReport, CpuWatch};
 use tonic::transport::Channel;
 
@@ -112,21 +112,21 @@ impl Rows {
     /// Takes one more message.
     pub fn take(&mut self, event: wire::RunEvent) {
         assert!(self.done.is_none(), "Done is the last");
-        match event.of.unwrap() {
-            Of::FlowSample(row) => self.samples.push(row),
-            Of::Interval(row) => self.intervals.push(row),
-            Of::Probe(row) => self.probes.push(row),
-            Of::HostSample(_) => self.hosts += 1,
-            Of::CcState(row) => self.states.push(row),
-            Of::Event(row) => self.events.push(row),
-            Of::Flow(row) => self.flows.push(row),
-            Of::Raw(raw) => self.raw.entry(raw.name).or_default().extend(raw.data),
-            Of::Done(done) => self.done = Some(done),
-            Of::QdiscSample(row) => self.queue.push(row),
-            Of::Acks(rows) => self.acks.push(rows),
-            Of::TcpEvents(rows) => self.tcp_events.extend(rows.events),
-            Of::AckCount(row) => self.ack_counts.push(row),
-            Of::LinkChange(_) | Of::LinkTiming(_) | Of::LinkPacket(_) => {}
+        match event.payload.unwrap() {
+            Payload::FlowSample(row) => self.samples.push(row),
+            Payload::Interval(row) => self.intervals.push(row),
+            Payload::Probe(row) => self.probes.push(row),
+            Payload::HostSample(_) => self.hosts += 1,
+            Payload::CcState(row) => self.states.push(row),
+            Payload::Event(row) => self.events.push(row),
+            Payload::Flow(row) => self.flows.push(row),
+            Payload::Raw(raw) => self.raw.entry(raw.name).or_default().extend(raw.data),
+            Payload::Done(done) => self.done = Some(done),
+            Payload::QdiscSample(row) => self.queue.push(row),
+            Payload::Acks(rows) => self.acks.push(rows),
+            Payload::TcpEvents(rows) => self.tcp_events.extend(rows.events),
+            Payload::AckCount(row) => self.ack_counts.push(row),
+            Payload::LinkChange(_) | Payload::LinkTiming(_) | Payload::LinkPacket(_) => {}
         }
     }
 

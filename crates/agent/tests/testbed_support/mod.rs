@@ -145,7 +145,7 @@ impl Bed {
         stdout.read_line(&mut line).unwrap();
         let ready: Value = serde_json::from_str(&line).unwrap();
         assert_eq!(ready["ready"], true, "{ready}");
-        let traces = Traces::of(&ready, &dir);
+        let traces = Traces::new(&ready, &dir);
         let program = start.program;
         Self { child, dir, ready, traces, program, life_line, stdout, _scratch: scratch }
     }
@@ -204,7 +204,7 @@ pub struct Traces {
 }
 
 impl Traces {
-    fn of(ready: &Value, dir: &Path) -> Self {
+    fn new(ready: &Value, dir: &Path) -> Self {
         let nodes = ready["nodes"].as_object().unwrap();
         let number = |node: &Value, key: &str| node[key].as_u64().unwrap();
         let agents: Vec<(u32, u64)> = nodes

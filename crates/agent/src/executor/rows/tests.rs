@@ -198,7 +198,7 @@ fn without_bytes_a_start_is_when_the_last_socket_was_ready() {
 #[test]
 fn rows_are_on_the_monotonic_clock() {
     let task = task();
-    let rows = intervals(&ran(&task, FlowEndpoint::Client), &report(), 1_040 * MS);
+    let rows = intervals(&ran(&task, FlowEndpoint::Client), &report().intervals, 1_040 * MS);
     assert_eq!(rows.len(), 10);
     assert_eq!(rows[0].at_ns, 1_040 * MS + 100_125_000);
     assert_eq!((rows[0].flow_id.as_str(), rows[0].side()), ("bulk/0", Side::Sender));
@@ -238,7 +238,7 @@ fn receiver_rows_have_no_congestion_control() {
 #[test]
 fn ignores_harmless_errors() {
     let task = task();
-    let (good, end) = (report(), FlowOutput { output: vec![1], ..FlowOutput::default() });
+    let (good, end) = (report(), FlowOutput::default());
     let run = ran(&task, FlowEndpoint::Client);
     assert_eq!(flow_error(&run, &end, &good, false), None);
     let mut interrupted = report();
@@ -267,9 +267,22 @@ fn ignores_harmless_errors() {
     assert!(flow_error(&early, &end, &interrupted, false).unwrap().contains("terminated"));
     assert!(flow_error(&early, &end, &good, false).unwrap().contains("0.5 s early"));
     assert!(flow_error(&run, &end, &good, true).unwrap().contains("was killed"));
-    let dead = FlowOutput { exit_code: 127, errors: "iperf3: not found\n".into(), ..end.clone() };
+    let dead = FlowOutput {
+        exit_code: 127,
+        errors: "iperf3: not found\n".into(),
+        ..FlowOutput::default()
+    };
     assert_eq!(
         flow_error(&run, &dead, &Report::default(), false).unwrap(),
         "iperf3 client left no report (exit code 127): iperf3: not found"
     );
+}
+
+#[test]
+fn dropped_bytes_of_a_report_are_an_error() {
+    let task = task();
+    let run = ran(&task, FlowEndpoint::Client);
+    assert_eq!(lost_rows(&run, 0), None);
+    let lost = lost_rows(&run, 70).unwrap();
+    assert_eq!(lost, "iperf3 client wrote 70 bytes more than the agent keeps: rows are missing");
 }

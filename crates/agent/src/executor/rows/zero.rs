@@ -56,8 +56,8 @@ fn interrupted_zero_ns(ran: &FlowRun<'_>, report: &Report) -> Option<u64> {
 struct Span {
     from_ns: u64,
     to_ns: u64,
-    /// The interpolated value; exact if bytes flowed evenly.
-    even_ns: Option<u64>,
+    /// Time zero by interpolation; exact if bytes flowed evenly.
+    interpolated_ns: Option<u64>,
 }
 
 fn spans(ran: &FlowRun<'_>, report: &Report, stream: u32, seen: &SocketHistory) -> Vec<Span> {
@@ -78,14 +78,14 @@ fn span(ends: &[(f64, f64)], at_ns: u64, bytes: f64) -> Option<Span> {
     let after = before + ends[before..].iter().position(|end| end.1 > bytes)?;
     let zero = |elapsed_s: f64| at_ns.saturating_sub((elapsed_s.max(0.0) * 1e9) as u64);
     let ((from_s, from), (to_s, to)) = (ends[before], ends[after]);
-    let even_s = match after - before {
+    let elapsed_s = match after - before {
         1 => Some(from_s + (to_s - from_s) * (bytes - from) / (to - from)),
         // Exactly at the boundary of the two intervals.
         2 => Some(ends[before + 1].0),
         // Nothing flowed for whole intervals.
         _ => None,
     };
-    Some(Span { from_ns: zero(to_s), to_ns: zero(from_s), even_ns: even_s.map(zero) })
+    Some(Span { from_ns: zero(to_s), to_ns: zero(from_s), interpolated_ns: elapsed_s.map(zero) })
 }
 
 /// Returns time zero from the range in which most spans overlap.
@@ -104,9 +104,14 @@ fn common_ns(spans: &[Span]) -> u64 {
         }
     }
     let within = |zero: &u64| (best.0..=best.1).contains(zero);
-    let mut even: Vec<u64> = spans.iter().filter_map(|s| s.even_ns).filter(within).collect();
-    even.sort_unstable();
-    if even.len() >= MIN_MATCHES { even[even.len() / 2] } else { best.0.midpoint(best.1) }
+    let mut interpolated: Vec<u64> =
+        spans.iter().filter_map(|s| s.interpolated_ns).filter(within).collect();
+    interpolated.sort_unstable();
+    if interpolated.len() >= MIN_MATCHES {
+        interpolated[interpolated.len() / 2]
+    } else {
+        best.0.midpoint(best.1)
+    }
 }
 
 /// Returns when the last connection was ready for the test.

@@ -44,8 +44,8 @@ fn run_stopped(links: Vec<TimedLink>) -> mpsc::Receiver<Outgoing> {
 
 #[test]
 fn what_is_due_when_it_is_stopped_is_done() {
-    let first = run_stopped(Vec::new()).try_recv().unwrap().event.of;
-    assert!(matches!(first, Some(Of::FlowSample(_))), "{first:?}");
+    let first = run_stopped(Vec::new()).try_recv().unwrap().event.payload;
+    assert!(matches!(first, Some(Payload::FlowSample(_))), "{first:?}");
 }
 
 #[test]
@@ -67,8 +67,8 @@ fn changes_of_one_instant_are_made_in_their_order() {
         triggered: LinkChanges::default(),
     };
     let mut rows = run_stopped(vec![link]);
-    let sources = [(); 3].map(|()| match rows.try_recv().unwrap().event.of {
-        Some(Of::LinkChange(change)) => change.source,
+    let sources = [(); 3].map(|()| match rows.try_recv().unwrap().event.payload {
+        Some(Payload::LinkChange(change)) => change.source,
         other => panic!("{other:?}"),
     });
     assert_eq!(sources, ["change 1", "change 2", "change 3"]);

@@ -6,7 +6,7 @@ use ccbench_proto::schedule::NodeTask;
 use ccbench_proto::scope::{Scope, Scopes};
 
 use super::*;
-use crate::access::Identity;
+use crate::identity::Identity;
 
 fn client(scopes: &[Scope]) -> Identity {
     let scopes: Scopes = scopes.iter().copied().collect();

@@ -1,8 +1,8 @@
 //! Reboots into kernels that a plan names.
 
 use super::*;
-use crate::access::Identity;
 use crate::boot_loader::{BootError, BootLoader};
+use crate::identity::Identity;
 use crate::sockets::sysfs;
 use ccbench_proto::scope::{Scope, Scopes};
 

@@ -56,3 +56,29 @@ fn a_trace_with_many_names_is_parsed_once() {
     let [first, second] = traces[..] else { panic!("{traces:?}") };
     assert!(Arc::ptr_eq(first, second));
 }
+
+#[tokio::test]
+async fn a_trace_must_be_present_and_match_its_digest() {
+    let plan = PLAN.replace("rate = \"10mbit\"", "trace = { file = \"a.csv\" }");
+    let plan = plan.replace("\"links.l.rate\" = \"5mbit\", ", "");
+    let request = |plan: &str, files: &[(&str, &str)]| wire::PrepareRequest {
+        run_id: "r".into(),
+        node: "one".into(),
+        plan_toml: plan.into(),
+        epoch: 1,
+        files: files.iter().map(|(name, text)| ((*name).into(), (*text).into())).collect(),
+        ..Default::default()
+    };
+    let refused = |plan: &str, files: &[(&str, &str)]| {
+        read::task_of(&request(plan, files)).unwrap_err().to_string()
+    };
+    assert!(refused(&plan, &[]).contains("files: the trace `a.csv` is missing"));
+    let error = refused(&plan, &[("a.csv", "5,fast\n")]);
+    assert!(error.contains("files: the trace `a.csv`: line 1"), "{error}");
+    let file = [("a.csv", "10,1\n5,1\n")];
+    let other = plan.replace("a.csv\"", &format!("a.csv\", sha256 = \"{}\"", "0".repeat(64)));
+    assert!(refused(&other, &file).contains("the plan expects 0000"));
+    let task = read::task_of(&request(&plan, &file)).unwrap();
+    let replay = task.links[0].config.trace.as_ref().unwrap();
+    assert_eq!((replay.plan.file.as_str(), replay.trace.rows()), ("a.csv", 2));
+}

@@ -2,8 +2,8 @@
 
 use super::captures::Stopped;
 use super::*;
-use crate::access::Identity;
 use crate::files::Files;
+use crate::identity::Identity;
 use crate::sockets::names::Names;
 
 /// Returns a connection of this client, which ends when the first value is dropped.
@@ -50,8 +50,11 @@ async fn a_reset_does_not_wait_for_files_that_nobody_takes() {
     executor.sending = Some(Sending::start(stopped, LastRows::default(), out));
     let (requests, inbox) = mpsc::channel(1);
     let handle = Handle { requests, status, files };
-    tokio::spawn(executor.work(inbox));
+    tokio::spawn(executor.serve(inbox));
     handle.reset(wire::ResetRequest::default()).await.unwrap();
     let rows = all(rows).await;
-    assert!(!rows.iter().any(|of| matches!(of, Of::Done(_))), "the files are incomplete");
+    assert!(
+        !rows.iter().any(|payload| matches!(payload, Payload::Done(_))),
+        "the files are incomplete"
+    );
 }

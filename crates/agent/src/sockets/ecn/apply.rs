@@ -29,7 +29,7 @@ pub struct EcnApplied {
 
 /// An end of a flow group that needs ECN, and the best mode that this kernel has for it.
 #[derive(Debug, Clone)]
-pub struct Decided {
+pub struct EcnAssignment {
     /// The end.
     pub end: EcnEndpoint,
     /// The ECN mode to use.
@@ -37,42 +37,47 @@ pub struct Decided {
 }
 
 /// Decides the modes of the ends on this node that need ECN.
-pub fn decide_all(ends: Vec<EcnEndpoint>, task: &NodeTask) -> Vec<Decided> {
+pub fn decide_all(ends: Vec<EcnEndpoint>, task: &NodeTask) -> Vec<EcnAssignment> {
     let tcp_ecn = task.sysctls.iter().find(|(name, _)| name.replace('/', ".") == TCP_ECN);
     let tcp_ecn = tcp_ecn.map(|(_, value)| value.as_str());
     // Probing the kernel takes milliseconds, so skip it if no flow needs ECN.
     let can = if ends.is_empty() { &Capabilities::default() } else { capabilities() };
-    let of = |end: EcnEndpoint| Decided { decision: decide(can, end.wants, end.via, tcp_ecn), end };
+    let of = |end: EcnEndpoint| EcnAssignment {
+        decision: decide(can, end.needs, end.via, tcp_ecn),
+        end,
+    };
     ends.into_iter().map(of).collect()
 }
 
 /// Applies the decisions. Call this after the congestion controls are set ([`before_handshake`]) and before any socket
 /// is created. Each end gets an event with the requested mode, the applied mode and the reason.
 pub fn apply(
-    mut decided: Vec<Decided>,
+    mut assignments: Vec<EcnAssignment>,
     attached: &before_handshake::AttachedHook,
     node: &mut Node<'_>,
 ) -> (EcnApplied, Vec<wire::Event>) {
     let mut applied = EcnApplied::default();
-    for Decided { end, decision } in decided.iter_mut().filter(|d| d.decision.mode != Mode::None) {
+    for EcnAssignment { end, decision } in
+        assignments.iter_mut().filter(|a| a.decision.mode != Mode::None)
+    {
         match attached.before_handshake(&end.group, end.sends) {
             Ok(None) => {}
             Ok(Some(how)) => decision.reason += &format!("; {how}"),
             Err(why) => (decision.mode, decision.reason) = (Mode::None, why.to_string()),
         }
     }
-    let by_sysctl = |d: &Decided| d.decision.mode == Mode::AccecnSysctl;
-    if decided.iter().any(by_sysctl)
+    let by_sysctl = |a: &EcnAssignment| a.decision.mode == Mode::AccecnSysctl;
+    if assignments.iter().any(by_sysctl)
         && let Err(error) = set_sysctl(TCP_ECN, "3", node)
     {
-        for Decided { decision, .. } in decided.iter_mut().filter(|d| by_sysctl(d)) {
+        for EcnAssignment { decision, .. } in assignments.iter_mut().filter(|a| by_sysctl(a)) {
             (decision.mode, decision.reason) = (Mode::Rfc3168, error.to_string());
         }
     }
-    let events = decided
+    let events = assignments
         .iter()
-        .map(|Decided { end, decision }| {
-            let ect1 = match end.sends && end.wants.ect1 && decision.mode.counts_marks() {
+        .map(|EcnAssignment { end, decision }| {
+            let ect1 = match end.sends && end.needs.ect1 && decision.mode.counts_marks() {
                 true => Some(applied.rewrite(end, node)),
                 false => None,
             };
@@ -100,11 +105,11 @@ fn report(
         side: side.into(),
         cc: end.cc.clone(),
         kernel_name: end.kernel_name.clone(),
-        asked: end.wants.on_wire().into(),
+        asked: end.needs.on_wire().into(),
         mode: mode.into(),
         reason: decision.reason.clone(),
         counts_marks: Some(decision.mode.counts_marks()),
-        ect1_wanted: end.sends && end.wants.ect1,
+        ect1_wanted: end.sends && end.needs.ect1,
         ect1_dev: ect1.and_then(|done| done.as_ref().ok().cloned()),
         ect1_error: ect1.and_then(|done| done.as_ref().err().map(ToString::to_string)),
     };
@@ -165,8 +170,10 @@ mod tests {
     #[test]
     fn counters_that_cannot_be_read_are_reported() {
         assert_eq!(ect1_event(Ok(0), "prague", "eth0").name(), "ecn_ect1");
-        let unread = ect1_event(Err(BpfError::Object("no map".to_owned())), "prague", "eth0");
+        let error = BpfError::NoCounter { section: ".data.ect1".to_owned(), at: 0 };
+        let unread = ect1_event(Err(error), "prague", "eth0");
         assert_eq!((unread.name(), &*unread.subject), ("agent_error", "eth0"));
-        assert!(unread.message.ends_with(" are unknown: no map"), "{unread:?}");
+        let why = " are unknown: the BPF map .data.ect1 has no counter at byte 0";
+        assert!(unread.message.ends_with(why), "{unread:?}");
     }
 }

@@ -4,8 +4,8 @@ use ccbench_proto::plan::{Cc, Flow, SysctlValue, Via};
 
 use super::*;
 
-const PRAGUE: Wants = Wants { accecn: true, echo: true, ect1: true };
-const DCTCP: Wants = Wants { accecn: false, echo: true, ect1: false };
+const PRAGUE: EcnNeeds = EcnNeeds { accecn: true, echo: true, ect1: true };
+const DCTCP: EcnNeeds = EcnNeeds { accecn: false, echo: true, ect1: false };
 
 fn kernel(ops_flags: u32, accecn_sysctl: bool) -> Capabilities {
     Capabilities { accecn_sysctl, ops_flags, ops_reason: "no BTF".into() }
@@ -17,8 +17,8 @@ fn cc(algorithm: &str, via: Via) -> Cc {
 
 #[test]
 fn chooses_the_best_mode_of_the_kernel() {
-    let mode = |flags, sysctl, wants, via| decide(&kernel(flags, sysctl), wants, via, None).mode;
-    for (flags, sysctl, wants, via, wanted) in [
+    let mode = |flags, sysctl, needs, via| decide(&kernel(flags, sysctl), needs, via, None).mode;
+    for (flags, sysctl, needs, via, wanted) in [
         (0x1f, false, PRAGUE, Via::Bpf, Mode::AccecnStructOps),
         (0x0f, true, PRAGUE, Via::Bpf, Mode::AccecnStructOps),
         (0x1f, true, PRAGUE, Via::Module, Mode::AccecnStructOps),
@@ -30,15 +30,15 @@ fn chooses_the_best_mode_of_the_kernel() {
         (0x03, true, DCTCP, Via::Bpf, Mode::DctcpFeedback),
         (0x1f, true, DCTCP, Via::Bpf, Mode::DctcpFeedback),
         (0x1f, true, DCTCP, Via::Builtin, Mode::DctcpFeedback),
-        (0x1f, true, Wants::default(), Via::Bpf, Mode::None),
+        (0x1f, true, EcnNeeds::default(), Via::Bpf, Mode::None),
     ] {
         assert_eq!(
-            mode(flags, sysctl, wants, via),
+            mode(flags, sysctl, needs, via),
             wanted,
-            "{flags:#x} {sysctl} {wants:?} {via:?}"
+            "{flags:#x} {sysctl} {needs:?} {via:?}"
         );
     }
-    let kernels_prague = Wants { accecn: true, ..Wants::default() };
+    let kernels_prague = EcnNeeds { accecn: true, ..EcnNeeds::default() };
     assert_eq!(mode(0x1f, true, kernels_prague, Via::Builtin), Mode::AccecnSysctl);
     assert_eq!(mode(0x1f, false, kernels_prague, Via::Builtin), Mode::Rfc3168);
 }
@@ -46,12 +46,12 @@ fn chooses_the_best_mode_of_the_kernel() {
 #[test]
 fn flags_match_the_mode() {
     let flags =
-        |kernel_flags, wants| decide(&kernel(kernel_flags, false), wants, Via::Bpf, None).flags;
+        |kernel_flags, needs| decide(&kernel(kernel_flags, false), needs, Via::Bpf, None).flags;
     assert_eq!(flags(0x1f, PRAGUE), 0x1f, "no fallback to RFC 3168 where it can be excluded");
     assert_eq!(flags(0x0f, PRAGUE), 0x0f);
     assert_eq!(flags(0x03, PRAGUE), 0x03);
     assert_eq!(flags(0x1f, DCTCP), 0x03);
-    assert_eq!(flags(0x1f, Wants::default()), 0x01);
+    assert_eq!(flags(0x1f, EcnNeeds::default()), 0x01);
 }
 
 #[test]
@@ -69,8 +69,8 @@ fn plan_can_disable_ecn() {
 fn every_decision_says_why() {
     for flags in [0, 3, 0x1f] {
         for via in [Via::Bpf, Via::Module, Via::Builtin] {
-            for wants in [PRAGUE, DCTCP, Wants::default()] {
-                assert!(!decide(&kernel(flags, false), wants, via, None).reason.is_empty());
+            for needs in [PRAGUE, DCTCP, EcnNeeds::default()] {
+                assert!(!decide(&kernel(flags, false), needs, via, None).reason.is_empty());
             }
         }
     }
@@ -80,24 +80,28 @@ fn every_decision_says_why() {
 }
 
 #[test]
-fn what_algorithms_want() {
-    assert_eq!(wants("p", Some(&cc("prague", Via::Bpf))), PRAGUE);
-    assert_eq!(wants("d", Some(&cc("dctcp", Via::Bpf))), DCTCP);
-    assert_eq!(wants("d", Some(&cc("dctcp", Via::Builtin))), DCTCP);
+fn algorithms_have_ecn_needs() {
+    assert_eq!(ecn_needs("p", Some(&cc("prague", Via::Bpf))), PRAGUE);
+    assert_eq!(ecn_needs("d", Some(&cc("dctcp", Via::Bpf))), DCTCP);
+    assert_eq!(ecn_needs("d", Some(&cc("dctcp", Via::Builtin))), DCTCP);
     let ect1 = Cc { ect1: Some(true), ..cc("dctcp", Via::Bpf) };
-    assert_eq!(wants("d", Some(&ect1)), Wants { ect1: true, ..DCTCP });
+    assert_eq!(ecn_needs("d", Some(&ect1)), EcnNeeds { ect1: true, ..DCTCP });
     let ect0 = Cc { ect1: Some(false), ..cc("prague", Via::Bpf) };
-    assert_eq!(wants("p", Some(&ect0)), Wants { ect1: false, ..PRAGUE });
-    assert_eq!(wants("dctcp", None), DCTCP, "the kernel's");
-    assert_eq!(wants("prague", None), Wants { accecn: true, ..Wants::default() }, "the kernel's");
+    assert_eq!(ecn_needs("p", Some(&ect0)), EcnNeeds { ect1: false, ..PRAGUE });
+    assert_eq!(ecn_needs("dctcp", None), DCTCP, "the kernel's");
+    assert_eq!(
+        ecn_needs("prague", None),
+        EcnNeeds { accecn: true, ..EcnNeeds::default() },
+        "the kernel's"
+    );
     for plain in ["cubic", "bbr", "reno"] {
-        assert!(!wants(plain, None).any());
+        assert!(!ecn_needs(plain, None).any());
     }
-    assert!(!wants("t", Some(&cc("ta", Via::Auto))).any());
-    assert!(!wants("b", Some(&cc("bbr3", Via::Bpf))).any());
+    assert!(!ecn_needs("t", Some(&cc("ta", Via::Auto))).any());
+    assert!(!ecn_needs("b", Some(&cc("bbr3", Via::Bpf))).any());
     let params = BTreeMap::from([("ecn_enable".to_owned(), SysctlValue::Number(1))]);
     let bbr = Cc { params, ect1: Some(true), ..cc("bbr3", Via::Bpf) };
-    assert_eq!(wants("b", Some(&bbr)), Wants { ect1: true, ..DCTCP });
+    assert_eq!(ecn_needs("b", Some(&bbr)), EcnNeeds { ect1: true, ..DCTCP });
 }
 
 #[test]

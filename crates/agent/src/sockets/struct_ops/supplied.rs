@@ -7,11 +7,11 @@ use std::sync::Arc;
 use ccbench_proto::cc::supplied::{BpfObject, Ops};
 use libbpf_rs::{MapCore as _, MapFlags, ObjectBuilder, OpenObject};
 
-use super::super::bpf::BPF_F_LINK;
+use super::super::bpf::{self, BPF_F_LINK, attach_struct_ops, initial_value, open_map};
 use super::super::ecn::flag;
 use super::super::error::{BpfError, NAME_BYTES, SocketError};
 use super::super::journal::Journal;
-use super::{Registered, mismatch, register_by};
+use super::{Registered, register_by};
 
 /// Suffix that libbpf appends to part of the object's name, to name the map of constants.
 const CONSTANTS: &str = ".rodata";
@@ -57,18 +57,8 @@ fn load_and_register(
     patch_params(&mut open, wanted)?;
     let mut object =
         open.load().map_err(BpfError::libbpf("load the BPF object into the kernel"))?;
-    let link = {
-        let mut map = object
-            .maps_mut()
-            .find(|map| map.name() == OsStr::new(&ops.map))
-            .ok_or_else(|| no_map(&ops.map))?;
-        map.attach_struct_ops().map_err(BpfError::libbpf("register the congestion control"))?
-    };
+    let link = attach_struct_ops(&mut object, &ops.map, "register the congestion control")?;
     Ok(Registered { link, object: Arc::new(object), outlives: !linked })
-}
-
-fn no_map(name: &str) -> BpfError {
-    mismatch(format!("libbpf has no map {name} of the object"))
 }
 
 fn patch_ops(
@@ -86,19 +76,17 @@ fn patch_ops(
             map.set_map_flags(flags).map_err(BpfError::libbpf("clear a flag"))?;
         }
     }
-    let mut map = open
-        .maps_mut()
-        .find(|map| map.name() == OsStr::new(&ops.map))
-        .ok_or_else(|| no_map(&ops.map))?;
+    let mut map = open_map(open, &ops.map)?;
     // Also for the section .struct_ops: without a link, the kernel would keep it when this process is killed.
     let flags = map.map_flags() & !BPF_F_LINK | if linked { BPF_F_LINK } else { 0 };
     map.set_map_flags(flags).map_err(BpfError::libbpf("set a flag"))?;
-    let value = map.initial_value_mut().ok_or_else(|| no_map(&ops.map))?;
-    let name = super::super::bpf::name(wanted.kernel_name)?;
-    let place = value.get_mut(ops.name_at..ops.name_at + NAME_BYTES);
-    place.ok_or_else(|| no_map(&ops.map))?.copy_from_slice(&name);
+    let value = initial_value(&mut map)?;
+    let short = |bytes: usize| BpfError::ShortMap { name: ops.map.clone(), bytes };
+    let name_end = ops.name_at + NAME_BYTES;
+    let place = value.get_mut(ops.name_at..name_end).ok_or_else(|| short(name_end))?;
+    place.copy_from_slice(&bpf::name(wanted.kernel_name)?);
     if let Some(at) = ops.flags_at {
-        let place = value.get_mut(at..at + 4).ok_or_else(|| no_map(&ops.map))?;
+        let place = value.get_mut(at..at + 4).ok_or_else(|| short(at + 4))?;
         // Traffic has no privileges, so every process must be allowed to select it.
         place[0] |= flag::NON_RESTRICTED as u8;
     }
@@ -109,13 +97,13 @@ fn patch_params(open: &mut OpenObject, wanted: &ObjectSpec<'_>) -> Result<(), Bp
     if wanted.params.is_empty() {
         return Ok(());
     }
-    let missing = || mismatch("libbpf does not have all parameters of the object");
     let mut map = open
         .maps_mut()
         .find(|map| map.name().to_string_lossy().ends_with(CONSTANTS))
-        .ok_or_else(missing)?;
-    let value = map.initial_value_mut().ok_or_else(missing)?;
+        .ok_or_else(|| BpfError::NoMap { name: CONSTANTS.to_owned() })?;
+    let value = initial_value(&mut map)?;
     for (name, text) in wanted.params {
+        let missing = || BpfError::Parameter { name: name.clone() };
         let param = wanted.object.params.iter().find(|param| param.parameter.name == *name);
         let param = param.ok_or_else(missing)?;
         let bytes = param.parameter.kind.encode(text).ok_or_else(missing)?;
