@@ -2,6 +2,7 @@
 `attrs`; polars has no place for them, so ask the run."""
 
 import importlib
+import itertools
 
 LIBRARIES = ("polars", "pandas", "pyarrow")
 
@@ -17,9 +18,15 @@ def installed():
     return None
 
 
-def read(library, files, units_of):
-    """Files with the same columns as one frame; `units_of` gives the units for names of columns."""
-    return {"polars": _polars, "pandas": _pandas, "pyarrow": _pyarrow}[library](files, units_of)
+def read(library, files, units_of, renamed):
+    """Files of a table as one frame. `units_of` gives the units for names of columns. `renamed` has the current names of renamed columns
+    by their former names."""
+    return {"polars": _polars, "pandas": _pandas, "pyarrow": _pyarrow}[library](files, units_of, renamed)
+
+
+def former_names(library, files, renamed):
+    """Those of the former names that columns of these files have."""
+    return {name for file in files for name in column_names(library, file) if name in renamed} if renamed else set()
 
 
 def keep_counted(library, frame, trials):
@@ -55,16 +62,25 @@ def column_names(library, file):
     return importlib.import_module("pyarrow.parquet").ParquetFile(file).schema_arrow.names
 
 
-def _polars(files, _units_of):
+def _polars(files, _units_of, renamed):
     polars = importlib.import_module("polars")
-    return polars.read_parquet(files, hive_partitioning=False)
+    if not former_names("polars", files, renamed):
+        return polars.read_parquet(files, hive_partitioning=False)
+    # Files of a call have the same columns. The order of the files stays.
+    groups = itertools.groupby(files, key=lambda file: former_names("polars", [file], renamed))
+    frames = [
+        polars.read_parquet(list(group), hive_partitioning=False).rename({name: renamed[name] for name in names})
+        for names, group in groups
+    ]
+    return polars.concat(frames)
 
 
-def _pyarrow(files, units_of):
+def _pyarrow(files, units_of, renamed):
     pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     # Each file alone: dictionaries of categories differ between them.
     tables = [parquet.ParquetFile(file).read() for file in files]
     tables = [table.cast(_plain(pyarrow, table.schema)) for table in tables]
+    tables = [table.rename_columns([renamed.get(name, name) for name in table.column_names]) for table in tables]
     table = pyarrow.concat_tables(tables, promote_options="default")
     units = units_of(table.column_names)
     fields = [
@@ -81,7 +97,7 @@ def _plain(pyarrow, schema):
     )
 
 
-def _pandas(files, units_of):
-    frame = _pyarrow(files, lambda names: {}).to_pandas()
+def _pandas(files, units_of, renamed):
+    frame = _pyarrow(files, lambda names: {}, renamed).to_pandas()
     frame.attrs["units"] = units_of(list(frame.columns))
     return frame

@@ -2,9 +2,11 @@
 
 import glob
 import json
+import warnings
 from pathlib import Path
 
 from . import _frames
+from ._renamed import RENAMED
 from ._units import unit_of
 
 
@@ -37,12 +39,23 @@ class Run:
         return sorted(of_trials + [file.stem for file in self.path.glob("*.parquet")])
 
     def __getitem__(self, name):
-        return self.table(name)
+        return self._table(name, False)
 
     def table(self, name, counted=False):
-        """A table as a frame. With `counted`, only rows of trials that summaries use: ok and degraded ones."""
+        """A table as a frame. With `counted`, only rows of trials that summaries use: ok and degraded ones.
+
+        Columns have their current names, also those of runs of earlier versions. A DeprecationWarning names the former ones.
+        """
+        return self._table(name, counted)
+
+    def _table(self, name, counted):
         files = self._files(name)
-        frame = _frames.read(self.frames, files, _units)
+        renamed = RENAMED.get(name, {})
+        for former in sorted(_frames.former_names(self.frames, files, renamed)):
+            text = f"column `{former}` of {name} in {self.path} has a deprecated name; the frame has it as `{renamed[former]}`"
+            # The caller of `table` or `[]`.
+            warnings.warn(text, DeprecationWarning, stacklevel=3)
+        frame = _frames.read(self.frames, files, _units, renamed)
         if not counted:
             return frame
         if not {"point_id", "trial"} <= set(_frames.column_names(self.frames, files[0])):
@@ -52,7 +65,9 @@ class Run:
 
     def units(self, name):
         """The unit of each column of a table that has one in its name. In summaries, the column `unit` has that of `value`."""
-        return _units(_frames.column_names(self.frames, self._files(name)[0]))
+        renamed = RENAMED.get(name, {})
+        columns = _frames.column_names(self.frames, self._files(name)[0])
+        return _units([renamed.get(column, column) for column in columns])
 
     def _files(self, name):
         alone = self.path / f"{name}.parquet"

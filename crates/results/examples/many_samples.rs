@@ -11,7 +11,8 @@ use std::path::Path;
 use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire::{
-    FlowSample, Interval, Probe, QdiscSample, Role, RunEvent, SampleSource, Side, run_event::Of,
+    FlowSample, Interval, Probe, QdiscSample, Role, RunEvent, SampleSource, Side,
+    run_event::Payload,
 };
 use ccbench_results::model::{NodeClock, RunInfo, RunStatus, Status, TrialKey, Verdict};
 use ccbench_results::store::RunDir;
@@ -82,7 +83,7 @@ fn write_trial(run: &RunDir, trial: u16, samples_per_flow: u64) {
     for nth in 0..samples_per_flow {
         for flow in 0..FLOWS {
             let sample = sample(nth, flow, gap_ns, &mut random);
-            writer.push("src", RunEvent { of: Some(Of::FlowSample(sample)) }).unwrap();
+            writer.push("src", RunEvent { payload: Some(Payload::FlowSample(sample)) }).unwrap();
         }
     }
     for step in 0..LENGTH_S * 10 {
@@ -100,14 +101,14 @@ fn write_trial(run: &RunDir, trial: u16, samples_per_flow: u64) {
                 bits_per_second: bytes as f64 * 80.0,
                 ..Interval::default()
             };
-            writer.push("src", RunEvent { of: Some(Of::Interval(interval)) }).unwrap();
+            writer.push("src", RunEvent { payload: Some(Payload::Interval(interval)) }).unwrap();
         }
     }
     for step in 0..LENGTH_S * 10 {
         let at_ns = T0_NS + step * 100_000_000;
         let rtt_us = Some(20_000.0 + f64::from(random() % 1_000_000) / 300.0);
         let probe = Probe { at_ns, probe_id: "rtt".into(), rtt_us, ..Probe::default() };
-        writer.push("src", RunEvent { of: Some(Of::Probe(probe)) }).unwrap();
+        writer.push("src", RunEvent { payload: Some(Payload::Probe(probe)) }).unwrap();
         for link in ["there", "back"] {
             let backlog_bytes = u64::from(random() % 200_000);
             for (kind, parent) in [("htb", "root"), ("bfifo", "1:1")] {
@@ -121,7 +122,9 @@ fn write_trial(run: &RunDir, trial: u16, samples_per_flow: u64) {
                     rate_bps: Some(97_000_000 + u64::from(random() % 1_000_000)),
                     ..QdiscSample::default()
                 };
-                writer.push("src", RunEvent { of: Some(Of::QdiscSample(sample)) }).unwrap();
+                writer
+                    .push("src", RunEvent { payload: Some(Payload::QdiscSample(sample)) })
+                    .unwrap();
             }
         }
     }

@@ -31,10 +31,9 @@ mod readme;
 pub mod tar;
 mod unpack;
 
-pub use compare::{Comparison, Item, compare, compare_claim, text};
+pub use compare::{Agreement, Comparison, Item, Reproduction, compare, compare_claim, text};
 pub use error::ArtifactError;
 pub use pack::{Packed, pack};
-pub(crate) use tar::is_inside;
 pub use tar::{Limits, TarError};
 pub use unpack::unpack;
 

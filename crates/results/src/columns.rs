@@ -2,8 +2,8 @@
 //!
 //! Each table has a row message in `agent.proto`, and its columns have the names of the message's fields. Times of a node's clock are the
 //! exception: `at_ns` is stored in the key columns `t_ns` and `t_s`, and a field `X_at_ns` in the column `X_t_ns`. `t_ns` columns are in
-//! nanoseconds since 1970 on the controller's clock. `requested_at_ns` is stored in `asked_t_ns`, its former name. A test checks with the
-//! descriptor set that every field has a column. docs/results.md says what each column means.
+//! nanoseconds since 1970 on the controller's clock. A test checks with the descriptor set that every field has a column. docs/results.md
+//! says what each column means. Readers accept the names that columns had in earlier versions.
 //!
 //! The first columns of every table are the same keys: `point_id` u32, `trial` u16, `node`, `t_ns` i64 (UTC, ns since 1970), `t_s` f64
 //! (seconds since the start of the trial on the node's own clock), `phase` (null before the first phase and after the last). The `t_ns` of
@@ -17,10 +17,12 @@ use super::cells::{
 };
 
 mod keys;
+mod renamed;
 
 pub use keys::KEYS;
 pub(crate) use keys::{Columns, Origin};
 use keys::{Keys, RowTime};
+pub(crate) use renamed::RenamedColumns;
 
 /// Returns the column name of a field: the field's name, or the name after `as`.
 macro_rules! column {
@@ -293,7 +295,7 @@ table! { QdiscSampleColumns, "qdisc_samples", wire::QdiscSample, |row, _| row.at
 } }
 
 table! { LinkChangeColumns, "link_changes", wire::LinkChange, |row, _| row.applied_at_ns.into(), ["link", "t_ns"], {
-    requested_at_ns as asked_t_ns: UtcNs,
+    requested_at_ns as requested_t_ns: UtcNs,
     applied_at_ns as applied_t_ns: UtcNs,
     link: Text,
     iface: Text,
@@ -436,9 +438,6 @@ mod tests {
         let has = |field: &String| {
             let column = if field == "at_ns" {
                 return true;
-            } else if field == "requested_at_ns" {
-                // The column keeps its name from 0.1.0: tables have no aliases.
-                "asked_t_ns".to_owned()
             } else if let Some(stem) = field.strip_suffix("_at_ns") {
                 format!("{stem}_t_ns")
             } else {

@@ -181,7 +181,7 @@ struct Metrics<'a> {
 
 impl<'a> Metrics<'a> {
     /// Selects metrics. `agreement` says whether the default tolerances apply. They do not add metrics to requested ones.
-    fn of(requested: &'a [String], given: &'a [Tolerance], agreement: bool) -> Self {
+    fn new(requested: &'a [String], given: &'a [Tolerance], agreement: bool) -> Self {
         let all = if agreement { Tolerance::with_defaults(given) } else { given.to_vec() };
         let is_wanted = |one: &Tolerance| {
             let is_requested =
@@ -237,7 +237,7 @@ pub fn compare(
             let other = RunDir::open_observed(path, observer)?;
             second = compute(&other, filter)?;
             let (of_a, of_b) = (claims_of(&opened, &first), claims_of(&other, &second));
-            claims = ComparedClaims::of([(&first.points, &of_a), (&second.points, &of_b)]);
+            claims = ComparedClaims::new([(&first.points, &of_a), (&second.points, &of_b)]);
             let name = |path: &Path| {
                 let last = path.file_name();
                 last.map_or_else(
@@ -269,12 +269,12 @@ pub fn compare(
     let is_common = |point: &usize| a.has(*point) && b.has(*point);
     let common: BTreeSet<usize> = a.presence.keys().copied().filter(is_common).collect();
     let metrics =
-        Metrics::of(metrics, tolerances, matches!(with, Comparison::Run(_)) && common.len() > 1);
+        Metrics::new(metrics, tolerances, matches!(with, Comparison::Run(_)) && common.len() > 1);
     let differences = row_order.differences(a, b, &metrics)?;
     let trials = [(one, &points[0]), (other, &points[1])].map(|(side, points)| {
         let mut positions = row_order.positions(side, &shared, points);
         positions.retain(|_, position| common.contains(position));
-        SideTrials::of(side, &positions.into_keys().collect())
+        SideTrials::new(side, &positions.into_keys().collect())
     });
     let of_one_run = matches!(with, Comparison::Levels(..));
     Ok(Differences { claims, trials, of_one_run, ..differences })
@@ -469,14 +469,15 @@ impl RowOrder {
             let is_judged = is_shown(about) && metrics.tolerance((metric, stat)).is_some();
             is_judged && of.has(about.0) && !of.values.contains_key(about)
         };
-        let lone_in_a = a.values.keys().filter(|about| lacks(&b, about));
-        let lone_in_b = b.values.keys().filter(|about| lacks(&a, about));
+        let only_in_a = a.values.keys().filter(|about| lacks(&b, about));
+        let only_in_b = b.values.keys().filter(|about| lacks(&a, about));
         let name = |about: &RowKey| {
             let (metric, ..) = self.metrics[about.4];
             (about.0, format!("{metric} of {} in {}", about.3, self.phases[about.1]))
         };
-        let lone: BTreeSet<(usize, String)> = lone_in_a.chain(lone_in_b).map(name).collect();
-        let judged = judged_points(&rows, &lone, &self.points);
+        let unmatched_rows: BTreeSet<(usize, String)> =
+            only_in_a.chain(only_in_b).map(name).collect();
+        let judged = judged_points(&rows, &unmatched_rows, &self.points);
         let unmatched = self.unmatched(&a, &b);
         let (names, claims, trials) = ((a.name, b.name), <_>::default(), <_>::default());
         Ok(Differences { names, rows, unmatched, judged, claims, trials, of_one_run: false })

@@ -35,7 +35,7 @@ pub(crate) struct TraceCapacities(BTreeMap<u32, BTreeMap<String, Arc<CapacityCur
 
 impl TraceCapacities {
     /// Returns the curves of a plan whose traces are stored with its run. Skips unreadable traces.
-    pub(super) fn of(plan: &CheckedPlan) -> Self {
+    pub(super) fn from_plan(plan: &CheckedPlan) -> Self {
         let points = plan.points();
         let mut cache = Vec::new();
         Self(points.iter().map(|point| (point.id, curves(&point.plan, &mut cache))).collect())

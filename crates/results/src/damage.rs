@@ -7,15 +7,13 @@ use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
-use super::artifact::is_inside;
 use super::digest::FileDigest;
 use super::journal::{RunState, TrialEnd};
-use super::layout::table_files;
+use super::layout::{RESOLVED_PLAN, is_inside, table_files};
 use super::model::{Reason, TrialStatus};
 use super::observer::Observer;
 use super::parallel::in_parallel;
 use super::reason::ReasonCode;
-use super::store::RESOLVED_PLAN;
 
 /// How thoroughly files are compared with the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,10 +12,10 @@ const RUN_BYTES: usize = 3;
 
 /// Returns the encoding of every column of a row group, in order.
 pub(crate) fn encodings(frame: &DataFrame) -> PolarsResult<Vec<Vec<Encoding>>> {
-    frame.columns().iter().map(|column| Ok(vec![of(column)?])).collect()
+    frame.columns().iter().map(|column| Ok(vec![encoding(column)?])).collect()
 }
 
-fn of(column: &Column) -> PolarsResult<Encoding> {
+fn encoding(column: &Column) -> PolarsResult<Encoding> {
     // As Parquet stores them: unsigned values as signed ones of the same size.
     Ok(match column.dtype() {
         DataType::UInt32 => {

@@ -110,11 +110,11 @@ impl<'a> Index<'a> {
             interval: None,
             n_trials: 0,
             outcome: Outcome::NotMeasured,
-            why: vec![],
+            reasons: vec![],
         };
-        let without = |why: String| vec![Expectation { why: vec![why], ..bare.clone() }];
-        if let Some(why) = &expect.skip {
-            return without(why.clone());
+        let without = |reason: String| vec![Expectation { reasons: vec![reason], ..bare.clone() }];
+        if let Some(reason) = &expect.skip {
+            return without(reason.clone());
         }
         let Some(claim) = expect.claim(plan) else {
             return without(
@@ -189,19 +189,19 @@ impl<'a> Index<'a> {
     fn evaluate(&self, row: &mut Expectation, point_id: u32, claim: &Claim) {
         let (values, left_out) = match self.related(point_id, claim) {
             Ok(found) => found,
-            Err(why) => {
-                row.why = vec![why.to_string()];
+            Err(reason) => {
+                row.reasons = vec![reason.to_string()];
                 return;
             }
         };
         let Some(mean) = mean_with_interval(&values) else { return };
         let all = values.len() + left_out;
         let infinite = values.iter().filter(|value| value.is_infinite()).count();
-        let why_infinite = NotMeasured::Infinite { infinite, all }.to_string();
+        let infinite_ratios = NotMeasured::Infinite { infinite, all }.to_string();
         let holds = claim.test.holds(mean.value);
         // An infinite mean exceeds every upper limit, but says nothing about a lower one. Infinite ratios of both signs have no mean.
         if infinite > 0 && (holds || mean.value.is_nan()) {
-            row.why = vec![why_infinite];
+            row.reasons = vec![infinite_ratios];
             return;
         }
         row.measured = Some(mean.value);
@@ -214,18 +214,18 @@ impl<'a> Index<'a> {
             known.push("the 95 % interval includes the limit".to_owned());
         }
         if infinite > 0 {
-            known.push(why_infinite);
+            known.push(infinite_ratios);
         }
         known.extend(self.defined_in_some(point_id, &claim.number));
         if left_out > 0 {
-            let why = match claim.relation {
+            let reason = match claim.relation {
                 Some(Relation::Over(_)) => "the second number is missing, or both are zero",
                 _ => "the second number is missing",
             };
-            known.push(format!("{left_out} of {all} trials left out: {why}"));
+            known.push(format!("{left_out} of {all} trials left out: {reason}"));
         }
         known.extend(self.caveat(point_id));
-        row.why = known;
+        row.reasons = known;
     }
 
     /// Returns the value of each repetition: the claim's number, or its ratio to or difference from the other number. A ratio is infinite
@@ -466,14 +466,14 @@ pub(super) fn frame(rows: &[Expectation]) -> PolarsResult<DataFrame> {
         text("levels", rows, |r| r.levels.clone()),
         text("number", rows, |r| r.number.clone()),
         maybe("unit", |r| r.test.map(|test| test.unit.to_owned())),
-        number("least", |r| r.test?.least),
-        number("most", |r| r.test?.most),
+        number("lower_bound", |r| r.test?.least),
+        number("upper_bound", |r| r.test?.most),
         number("measured", |r| r.measured),
         number("ci_low", |r| r.interval.map(|(low, _)| low)),
         number("ci_high", |r| r.interval.map(|(_, high)| high)),
         numbers("n_trials", rows, |r| r.n_trials),
         text("verdict", rows, |r| r.outcome.as_str().to_owned()),
-        text("why", rows, |r| r.why.join("; ")),
+        text("reason", rows, |r| r.reasons.join("; ")),
     ])
 }
 

@@ -56,7 +56,7 @@ pub fn draw(run_dir: &Path, request: &Request) -> Result<Vec<Figure>> {
 pub(crate) fn draw_heatmaps(summary: &Summary) -> Result<Vec<Figure>> {
     let request = Request {
         kind: Kind::Heatmap,
-        wheres: vec![],
+        filters: vec![],
         metrics: vec![],
         x: None,
         y: None,
@@ -97,7 +97,7 @@ fn other_kinds(data: &Selection) -> Option<String> {
     let can = |kind: &Kind| {
         let (metrics, x, y, by) = (vec![], None, None, None);
         let mut request = Request { kind: *kind, metrics, x, y, by, ..request.clone() };
-        request.wheres.retain(|(column, _)| data.can_filter_by(*kind, column));
+        request.filters.retain(|(column, _)| data.can_filter_by(*kind, column));
         Selection::open(run_dir, &request)
             .map(|data| draw_kind(&data.sample_trials()))
             // The user can name the factor.

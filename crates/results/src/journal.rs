@@ -17,9 +17,9 @@ use ccbench_proto::wire::Via;
 use serde::{Deserialize, Serialize};
 
 use super::digest::{Digests, FileDigest};
+use super::model::decision::Decision;
 use super::model::{NodeClock, Reason, RunStatus, TrialKey, TrialStatus};
 use super::reason::Cause;
-use super::stopping::Decision;
 use crate::error::{FileError, io_error};
 
 mod error;
@@ -147,8 +147,8 @@ pub struct CcRecord {
     /// How it was loaded into the kernel.
     #[serde(with = "as_text")]
     pub via: Via,
-    /// Why it was loaded that way; `why` in the journal.
-    #[serde(rename = "why")]
+    /// Why it was loaded that way; `why` in journals of earlier versions.
+    #[serde(alias = "why")]
     pub reason: String,
     /// Every parameter, read back from the kernel.
     pub params: BTreeMap<String, String>,

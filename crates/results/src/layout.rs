@@ -1,4 +1,4 @@
-//! Where a trial's files lie in the results directory.
+//! Where the files of a run and of its trials lie in the results directory.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -9,6 +9,18 @@ use rustix::io::Errno;
 use super::journal::{RunState, TrialEnd};
 use super::part;
 use crate::error::{Result, io_error};
+
+/// The plan with all defaults and overrides.
+pub(crate) const RESOLVED_PLAN: &str = "plan.resolved.toml";
+/// Files of every run that never change; each run may also have traces.
+pub(crate) const RUN_FILES: [&str; 3] = ["plan.toml", RESOLVED_PLAN, "points.parquet"];
+/// The digests of the summary's files, in the format of `sha256sum`.
+pub(crate) const DIGESTS_FILE: &str = "summary.sha256";
+
+/// Returns whether a path consists only of names: it is relative, and has no `.`, `..` or control characters.
+pub(crate) fn is_inside(path: &str) -> bool {
+    path.split('/').all(|part| !["", ".", ".."].contains(&part)) && !path.contains(char::is_control)
+}
 
 /// Returns a trial's directory under that of its table.
 pub(crate) fn trial_dir(parent: &Path, point_id: u32, trial: u16) -> PathBuf {

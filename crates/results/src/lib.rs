@@ -76,6 +76,7 @@ pub use merge::MergeError;
 pub use model::{SCHEMA_VERSION, TrialStatus};
 pub use part::write_bytes;
 pub use report::ReportError;
+pub use shard::ShardError;
 pub use six_columns::UnknownGroup;
 pub use store::StoreError;
 pub use summarize::SummaryError;
@@ -119,6 +120,9 @@ pub enum Error {
     /// An error of an artifact.
     #[error(transparent)]
     Artifact(#[from] ArtifactError),
+    /// An error of a record in the store of shards.
+    #[error(transparent)]
+    Shard(#[from] ShardError),
     /// An error while shards are merged.
     #[error(transparent)]
     Merge(#[from] MergeError),
@@ -142,6 +146,7 @@ impl Error {
             Self::Export(error) => error.class(),
             Self::Report(error) => error.class(),
             Self::Artifact(error) => error.class(),
+            Self::Shard(error) => error.class(),
             Self::Merge(error) => error.class(),
             Self::Recorded(error) => error.class(),
         }

@@ -10,17 +10,16 @@ use ccbench_proto::plan::check::{self, CheckedPlan};
 use ccbench_proto::schedule::{self, ScheduledTrial, Shard};
 use tempfile::TempDir;
 
-use super::artifact::is_inside;
 use super::compact::compact;
 use super::damage::{Depth, compare_with_digest};
 use super::digest::{Digests, FileDigest};
 use super::journal::{self, Entry, TrialEnd};
-use super::layout::{STAGING, rename_new};
+use super::layout::{RESOLVED_PLAN, RUN_FILES, STAGING, is_inside, rename_new};
 use super::model::RunStatus;
 use super::record::{self, RunRecord, RunSession, replace};
-use super::shard::{Commit, Session};
+use super::shard::{Commit, Session, ShardError};
 use super::stopping::StoppingRules;
-use super::store::{RUN_FILES, directory_name, make_unique};
+use super::store::{directory_name, make_unique};
 use crate::error::{ErrorClass, FileError, io_error};
 use crate::part::sync;
 use crate::trace::stored;
@@ -32,21 +31,14 @@ pub enum MergeError {
     /// A file cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// An object fails its checksum, or has a name that ccbench does not use.
+    /// A commit or a session cannot be read.
+    #[error(transparent)]
+    Shard(#[from] ShardError),
+    /// An object has a name that ccbench does not use.
     #[error("{key} is damaged; remove it, and run its shard again")]
     Damaged {
         /// The object.
         key: String,
-    },
-    /// An object has content that this version does not write.
-    #[error(
-        "cannot read or write {key} as JSON: {source}; use the version of ccbench that ran the shards"
-    )]
-    Json {
-        /// The object.
-        key: String,
-        /// Why.
-        source: serde_json::Error,
     },
     /// A file of a trial differs from the committed one.
     #[error("{key} is damaged ({what}); remove {commit}, and run shard {shard} again")]
@@ -132,8 +124,8 @@ impl MergeError {
         match self {
             Self::NoSession => ErrorClass::Usage,
             Self::File(error) => error.class(),
+            Self::Shard(error) => error.class(),
             Self::Damaged { .. }
-            | Self::Json { .. }
             | Self::DamagedFile { .. }
             | Self::DamagedCopy { .. }
             | Self::OtherPlan { .. }
@@ -240,7 +232,7 @@ impl Merge {
         commits: Vec<Commit>,
         duplicates: &[Commit],
     ) -> Result<Self> {
-        let path = staging.file("plan.resolved.toml")?;
+        let path = staging.file(RESOLVED_PLAN)?;
         let text = input::read_to_string(&path, &input::RECORD).map_err(io_error("read", &path))?;
         let plan = read_plan(staging.dir.path(), &text)?;
         let plan_sha256 = ccbench_proto::plan::digest(&text);
@@ -279,7 +271,7 @@ impl Merge {
         }
         let duplicates = duplicates.iter().filter_map(|other| duplicate(&committed, other));
         let duplicates = duplicates.collect();
-        let mut rules = StoppingRules::of(&plan);
+        let mut rules = StoppingRules::new(&plan);
         for ((point_id, trial), commit) in &committed {
             rules.trial_ended(*point_id, *trial, commit.values());
         }

@@ -12,6 +12,9 @@ use serde_json::Value;
 use crate::backend::RunBackend;
 use crate::reason::ReasonCode;
 
+pub mod attempt;
+pub mod decision;
+
 /// Version of the results directory's layout and of the tables' columns; incremented when readers must adapt.
 pub const SCHEMA_VERSION: u32 = 1;
 
@@ -183,6 +186,12 @@ impl NodeClock {
             source: ClockSource::Shared,
             rtt_ns: 0,
         }
+    }
+
+    /// Converts seconds since the start of the trial from this node's clock to the controller's.
+    pub fn controller_s(&self, at_s: f64) -> f64 {
+        // A damaged journal may have any number.
+        at_s / (1.0 + self.drift_ppb as f64 / 1e9).max(0.5)
     }
 }
 

@@ -1,11 +1,8 @@
 //! Reports the progress of operations that read all trials of a run, because they may take long.
 
 use std::fmt;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-use crate::store::{RunDir, StoreError};
 
 /// The progress of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,27 +60,16 @@ impl Running<'_> {
     }
 }
 
-impl RunDir {
-    /// As [`RunDir::open`], and reports the progress of operations that read all trials to the observer.
-    ///
-    /// # Errors
-    /// As [`RunDir::open`].
-    pub fn open_observed(path: &Path, observer: &Observer) -> Result<Self, StoreError> {
-        let mut run = Self::open(path)?;
-        run.observer = observer.clone();
-        Ok(run)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
     use std::sync::Mutex;
 
     use super::*;
     use crate::compare::{Comparison, compare};
     use crate::model::{RunStatus, TrialFilter};
     use crate::report;
+    use crate::store::RunDir;
     use crate::summarize::RunSummary;
     use crate::trial::tests::{filled, good, info};
 

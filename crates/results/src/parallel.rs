@@ -23,7 +23,9 @@ pub(crate) fn in_parallel<T: Sync, M: Send>(things: &[T], work: impl Fn(&T) -> M
         }
     };
     let mut made = std::thread::scope(|scope| {
-        let others: Vec<_> = (1..workers).map(|_| scope.spawn(take)).collect();
+        // With fewer threads than wanted, it only takes longer.
+        let start = |_| std::thread::Builder::new().spawn_scoped(scope, take).ok();
+        let others: Vec<_> = (1..workers).filter_map(start).collect();
         let mut made = take();
         for other in others {
             made.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{Cursor, Read, Seek, SeekFrom};
+use std::io::{BufReader, Cursor, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -26,6 +26,10 @@ const SMALL_FILE_BYTES: u64 = 1 << 20;
 const TRAILER_BYTES: u64 = 8;
 /// Limit of a page's header, which may contain the smallest and the largest value.
 const MAX_PAGE_HEADER_BYTES: usize = 1 << 20;
+/// Limit of a decompressed page: Polars clears that much memory before it decompresses the page. A column of the longest trace takes 32 MB.
+const MAX_PAGE_BYTES: i32 = 256 << 20;
+/// Limit of the rows of a file: Polars numbers rows with 32 bits.
+const MAX_FILE_ROWS: i64 = u32::MAX as i64;
 
 /// Reads those of the given columns that a file has, or all columns if none are given.
 ///
@@ -36,47 +40,58 @@ pub(crate) fn read(
     columns: Option<&[&str]>,
     max_rows: usize,
 ) -> PolarsResult<DataFrame> {
-    let read = || {
+    unless_damaged(|| {
         let mut bytes = Cursor::new(bytes);
         let metadata = read_metadata(&mut bytes)?;
         let rows = metadata.num_rows;
         polars_ensure!(rows as usize <= max_rows, ComputeError: "it has {rows} rows; {max_rows} are allowed");
-        let chunks = metadata.row_groups.iter().flat_map(|group| &group.columns);
-        for chunk in chunks.filter_map(|chunk| chunk.meta_data.as_ref()) {
-            check_pages(&mut bytes, chunk)?;
-        }
+        check_columns(&mut bytes, &metadata)?;
         bytes.set_position(0);
         let mut reader = ParquetReader::new(bytes);
-        let wanted = columns.map(|columns| reader.schema().map(|schema| of(columns, &schema)));
+        let wanted =
+            columns.map(|columns| reader.schema().map(|schema| columns_in(&schema, columns)));
         reader
             .with_columns(wanted.transpose()?)
             // In this thread, which catches panics.
             .read_parallel(ParallelStrategy::None)
             .finish()
-    };
-    // Some damage makes Polars panic.
+    })
+}
+
+/// Returns the result of a function that reads with Polars. Some damage makes Polars panic, which is an error here.
+pub(crate) fn unless_damaged<T>(read: impl FnOnce() -> PolarsResult<T>) -> PolarsResult<T> {
     catch_unwind(AssertUnwindSafe(read))
         .unwrap_or_else(|_| Err(polars_err!(ComputeError: "the Parquet file is damaged")))
 }
 
-/// Opens a file. Checks its metadata unless it is known. Reads a small file with one call: mmap and munmap interrupt the other threads.
+/// Opens a file. Checks its metadata and the headers of its pages unless the metadata is known. Reads a small file with one call: mmap and
+/// munmap interrupt the other threads.
 pub(crate) fn open(path: &Path, metadata: Option<&FileMetadataRef>) -> Result<Reader> {
     let mut file = File::open(path).map_err(io_error("open", path))?;
     let length = file.metadata().map_err(io_error("read", path))?.len();
-    if metadata.is_none() {
-        check_metadata(&mut file).map_err(polars_error("read", path))?;
-        file.rewind().map_err(io_error("read", path))?;
-    }
     let bytes: Box<dyn MmapBytesReader> = if length > SMALL_FILE_BYTES {
+        if metadata.is_none() {
+            check(&mut BufReader::new(&file)).map_err(polars_error("read", path))?;
+            file.rewind().map_err(io_error("read", path))?;
+        }
         Box::new(file)
     } else {
         let mut bytes = Vec::with_capacity(length as usize + 1);
         file.read_to_end(&mut bytes).map_err(io_error("read", path))?;
-        Box::new(Cursor::new(bytes))
+        let mut bytes = Cursor::new(bytes);
+        if metadata.is_none() {
+            check(&mut bytes).map_err(polars_error("read", path))?;
+            bytes.set_position(0);
+        }
+        Box::new(bytes)
     };
     let mut reader = ParquetReader::new(bytes);
-    if let Some(metadata) = metadata {
-        reader.set_metadata(metadata.clone());
+    match metadata {
+        Some(metadata) => reader.set_metadata(metadata.clone()),
+        // The reader keeps the schema and the metadata.
+        None => {
+            unless_damaged(|| reader.schema()).map_err(polars_error("read", path))?;
+        }
     }
     Ok(reader)
 }
@@ -121,11 +136,13 @@ pub(crate) fn each_frame_within(
             Some(first) => first,
             None => open(path, Some(metadata))?,
         };
-        let frame = reader
-            .with_columns(columns.map(<[String]>::to_vec))
-            .with_slice(Some((from, rows.min(end - from))))
-            .read_parallel(ParallelStrategy::None)
-            .finish();
+        let frame = unless_damaged(|| {
+            reader
+                .with_columns(columns.map(<[String]>::to_vec))
+                .with_slice(Some((from, rows.min(end - from))))
+                .read_parallel(ParallelStrategy::None)
+                .finish()
+        });
         take(frame.map_err(polars_error("read", path))?)?;
     }
     Ok(())
@@ -155,12 +172,13 @@ impl SharedMetadata {
     }
 }
 
-/// Checks the lengths and counts in a file's metadata.
+/// Checks the lengths and counts in a file's metadata and in the headers of its pages.
 ///
 /// # Errors
-/// The metadata is damaged.
-pub(crate) fn check_metadata(file: &mut (impl Read + Seek)) -> PolarsResult<()> {
-    read_metadata(file).map(drop)
+/// The file is damaged.
+fn check(file: &mut (impl Read + Seek)) -> PolarsResult<()> {
+    let metadata = read_metadata(file)?;
+    check_columns(file, &metadata)
 }
 
 fn damaged(what: &str) -> PolarsError {
@@ -191,14 +209,22 @@ fn read_metadata(file: &mut (impl Read + Seek)) -> PolarsResult<FileMetaData> {
     let in_groups = metadata.row_groups.iter().try_fold(0_i64, |sum, group| {
         sum.checked_add(group.num_rows).filter(|_| group.num_rows >= 0)
     });
-    match in_groups == Some(metadata.num_rows) {
+    match in_groups == Some(metadata.num_rows) && metadata.num_rows <= MAX_FILE_ROWS {
         true => Ok(metadata),
         false => Err(damaged("its number of rows is wrong")),
     }
 }
 
-/// Checks that no page claims more values than its column has.
-fn check_pages(file: &mut Cursor<Vec<u8>>, column: &ColumnMetaData) -> PolarsResult<()> {
+fn check_columns(file: &mut (impl Read + Seek), metadata: &FileMetaData) -> PolarsResult<()> {
+    let chunks = metadata.row_groups.iter().flat_map(|group| &group.columns);
+    for chunk in chunks.filter_map(|chunk| chunk.meta_data.as_ref()) {
+        check_pages(file, chunk)?;
+    }
+    Ok(())
+}
+
+/// Checks that no page claims more values than its column has, or too many bytes.
+fn check_pages(file: &mut (impl Read + Seek), column: &ColumnMetaData) -> PolarsResult<()> {
     let data_at = column.data_page_offset;
     let begin = column.dictionary_page_offset.filter(|at| (1..data_at).contains(at));
     let begin = begin.unwrap_or(data_at);
@@ -206,8 +232,8 @@ fn check_pages(file: &mut Cursor<Vec<u8>>, column: &ColumnMetaData) -> PolarsRes
     let (Ok(begin), Some(Ok(end))) = (u64::try_from(begin), end.map(u64::try_from)) else {
         return Err(damaged("a column has a wrong position"));
     };
-    file.set_position(begin);
-    while file.position() < end {
+    let mut at = file.seek(SeekFrom::Start(begin))?;
+    while at < end {
         let mut protocol = TCompactInputProtocol::new(&mut *file, MAX_PAGE_HEADER_BYTES);
         let header = PageHeader::read_from_in_protocol(&mut protocol);
         let header =
@@ -218,14 +244,102 @@ fn check_pages(file: &mut Cursor<Vec<u8>>, column: &ColumnMetaData) -> PolarsRes
         if !values.is_none_or(|values| (0..=column.num_values).contains(&values.into())) {
             return Err(damaged("a page has a wrong number of values"));
         }
-        let length = u64::try_from(header.compressed_page_size);
-        let next = length.ok().and_then(|length| file.position().checked_add(length));
-        file.set_position(next.ok_or_else(|| damaged("a page has a wrong length"))?);
+        if header.uncompressed_page_size > MAX_PAGE_BYTES {
+            return Err(damaged("a page is too large"));
+        }
+        if header.compressed_page_size < 0 {
+            return Err(damaged("a page has a wrong length"));
+        }
+        file.seek_relative(header.compressed_page_size.into())?;
+        at = file.stream_position()?;
     }
     Ok(())
 }
 
-fn of(columns: &[&str], schema: &ArrowSchema) -> Vec<String> {
+/// Returns those of the columns that a file with this schema has.
+fn columns_in(schema: &ArrowSchema, columns: &[&str]) -> Vec<String> {
     let there = columns.iter().filter(|name| schema.contains(name));
     there.map(|name| (*name).to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use polars_parquet_format::thrift::protocol::TCompactOutputProtocol;
+
+    use super::*;
+
+    /// Returns a file of three rows after a change of its first page's header, and one of its metadata.
+    fn changed_file(
+        change_page: impl FnOnce(&mut PageHeader),
+        change_metadata: impl FnOnce(&mut FileMetaData),
+    ) -> Vec<u8> {
+        let mut frame = df!("rate_bps" => [1_u64, 2, 3]).unwrap();
+        let mut bytes = Vec::new();
+        ParquetWriter::new(&mut bytes).finish(&mut frame).unwrap();
+        let mut metadata = read_metadata(&mut Cursor::new(&bytes)).unwrap();
+        let column = metadata.row_groups[0].columns[0].meta_data.as_mut().unwrap();
+        let end = 4 + column.total_compressed_size as usize;
+        let mut rest = &bytes[4..];
+        let mut protocol = TCompactInputProtocol::new(&mut rest, MAX_PAGE_HEADER_BYTES);
+        let mut header = PageHeader::read_from_in_protocol(&mut protocol).unwrap();
+        let begin = bytes.len() - rest.len();
+        change_page(&mut header);
+        let mut page = Vec::new();
+        header.write_to_out_protocol(&mut TCompactOutputProtocol::new(&mut page)).unwrap();
+        let growth = page.len() as i64 - (begin as i64 - 4);
+        column.total_compressed_size += growth;
+        if column.dictionary_page_offset.is_some() {
+            column.data_page_offset += growth;
+        }
+        change_metadata(&mut metadata);
+        let mut end_of_file = Vec::new();
+        let mut protocol = TCompactOutputProtocol::new(&mut end_of_file);
+        metadata.write_to_out_protocol(&mut protocol).unwrap();
+        let length = (end_of_file.len() as u32).to_le_bytes();
+        let parts: [&[u8]; 6] =
+            [b"PAR1", &page, &bytes[begin..end], &end_of_file, &length, b"PAR1"];
+        parts.concat()
+    }
+
+    fn claim_values(header: &mut PageHeader) {
+        if let Some(page) = &mut header.dictionary_page_header {
+            page.num_values = i32::MAX;
+        }
+        if let Some(page) = &mut header.data_page_header {
+            page.num_values = i32::MAX;
+        }
+    }
+
+    #[test]
+    fn what_would_need_too_much_memory_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("part-0.parquet");
+        let whole = changed_file(|_| (), |_| ());
+        std::fs::write(&path, &whole).unwrap();
+        assert_eq!(open(&path, None).unwrap().finish().unwrap().height(), 3);
+        assert_eq!(read(whole, None, 3).unwrap().height(), 3);
+        let claim_bytes = |header: &mut PageHeader| header.uncompressed_page_size = i32::MAX;
+        let claim_rows = |metadata: &mut FileMetaData| {
+            metadata.num_rows = 1 << 40;
+            metadata.row_groups[0].num_rows = 1 << 40;
+        };
+        for (bytes, what) in [
+            (changed_file(claim_bytes, |_| ()), "a page is too large"),
+            (changed_file(claim_values, |_| ()), "a page has a wrong number of values"),
+            (changed_file(|_| (), claim_rows), "its number of rows is wrong"),
+        ] {
+            std::fs::write(&path, &bytes).unwrap();
+            let opened = open(&path, None).map(drop).unwrap_err().to_string();
+            assert!(opened.contains(what), "{opened}");
+            let found = read(bytes, None, usize::MAX).unwrap_err().to_string();
+            assert!(found.contains(what), "{found}");
+        }
+    }
+
+    #[test]
+    fn a_panic_while_a_file_is_read_is_an_error() {
+        let damaged = || -> PolarsResult<()> { panic!("index out of bounds") };
+        let error = unless_damaged(damaged).unwrap_err().to_string();
+        assert_eq!(error, "the Parquet file is damaged");
+    }
 }

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_stays_one() {
+    fn writing_to_a_device_does_not_replace_it() {
         let full = Path::new("/dev/full");
         let error = write_text("text", full).unwrap_err().to_string();
         assert!(error.starts_with("cannot write /dev/full: "), "{error}");

@@ -68,6 +68,8 @@ struct Page<'a> {
     trials: Vec<Trial<'a>>,
     /// Whether the page begins with an overview.
     overview: bool,
+    /// Whether the page lists each kind of reason once, because there are many points.
+    many_points: bool,
     /// Whether the rows of some metrics are left out.
     main_metrics: bool,
     rows: Vec<Value>,
@@ -93,7 +95,7 @@ struct Trial<'a> {
 }
 
 impl<'a> Trial<'a> {
-    fn of(end: &'a TrialEnd) -> Self {
+    fn new(end: &'a TrialEnd) -> Self {
         let TrialEnd { point_id, trial, status, reasons, phases, .. } = end;
         Self { point_id: *point_id, trial: *trial, status: *status, reasons, phases }
     }
@@ -173,8 +175,9 @@ pub fn html(run: &RunSummary) -> Result<String> {
         factors: &summary.factors,
         points: points_json(summary),
         phases: &summary.phases,
-        trials: summary.trials.iter().map(Trial::of).collect(),
+        trials: summary.trials.iter().map(Trial::new).collect(),
         overview: overview::is_needed(summary),
+        many_points: overview::has_many_points(summary),
         main_metrics: rows.len() < summary.point_rows.len(),
         rows: rows.into_iter().map(point_row_json).collect(),
         plan: read("plan.toml")?,

@@ -14,7 +14,6 @@ use super::model::{TrialStatus, codes_of, level_of};
 use super::reason::ReasonCode;
 use super::summary::Summary;
 use super::summary::statistics::{Mean, mean_with_interval};
-use super::table::incomplete_run;
 
 mod criteria;
 mod print;
@@ -70,8 +69,8 @@ pub struct ScorecardRow {
     pub comparison: Option<Comparison>,
     /// The outcome of the bound; `None` if the value was measured but no document gives a bound.
     pub outcome: Option<Outcome>,
-    /// Why the value was not measured, or notes on the measurement.
-    pub why: Vec<String>,
+    /// Why the value was not measured, or notes on the measurement: the column `reason`.
+    pub reasons: Vec<String>,
     /// The reasons of the trials that prevented the measurement.
     pub codes: String,
 }
@@ -109,14 +108,15 @@ impl Comparison {
 
 impl Scorecard {
     /// Returns the scorecard of a run; `None` if its plan has none.
-    pub fn of(plan: &Plan, summary: &Summary) -> Option<Self> {
+    pub fn new(plan: &Plan, summary: &Summary) -> Option<Self> {
         let cc = plan.name.strip_prefix(NAME_PREFIX)?.to_owned();
         let has = |factor: &str| summary.factors.iter().any(|name| name == factor);
         if !has(CC_FACTOR) || !has(SCENARIO_FACTOR) {
             return None;
         }
         let rows = CRITERIA.iter().flat_map(|criterion| rows_of(criterion, summary)).collect();
-        let notes = incomplete_run(summary).into_iter().chain(summary.backend.notes()).collect();
+        let incomplete = summary.incomplete_run();
+        let notes = incomplete.into_iter().chain(summary.backend.notes()).collect();
         Some(Self { cc, instance: String::new(), rows, notes })
     }
 
@@ -147,13 +147,14 @@ fn describe(cc: &Cc, digests: &BTreeMap<String, String>) -> String {
 /// Returns the rows of a criterion.
 fn rows_of(criterion: &'static Criterion, summary: &Summary) -> Vec<ScorecardRow> {
     let measures = criterion.measures.iter();
-    let measured = measures.map(|measure| ScorecardRow::of(criterion, measure, summary));
-    let open = criterion.not_measured.map(|why| ScorecardRow::not_measured(criterion, why));
+    let measured = measures.map(|measure| ScorecardRow::new(criterion, measure, summary));
+    let open = criterion.not_measured;
+    let open = open.map(|reason| ScorecardRow::not_measured(criterion, reason));
     measured.chain(open).collect()
 }
 
 impl ScorecardRow {
-    fn not_measured(criterion: &'static Criterion, why: &str) -> Self {
+    fn not_measured(criterion: &'static Criterion, reason: &str) -> Self {
         Self {
             criterion,
             measure: None,
@@ -163,41 +164,41 @@ impl ScorecardRow {
             ratio: None,
             comparison: None,
             outcome: Some(Outcome::NotMeasured),
-            why: vec![why.to_owned()],
+            reasons: vec![reason.to_owned()],
             codes: String::new(),
         }
     }
 
-    fn of(criterion: &'static Criterion, measure: &'static Measure, summary: &Summary) -> Self {
+    fn new(criterion: &'static Criterion, measure: &'static Measure, summary: &Summary) -> Self {
         let [tested, baseline] =
-            [TESTED_LEVEL, BASELINE_LEVEL].map(|level| Side::of(level, measure, summary));
+            [TESTED_LEVEL, BASELINE_LEVEL].map(|level| Side::new(level, measure, summary));
         let points = [tested.point_id, baseline.point_id];
         let values = match tested.values {
             Ok(values) => values,
-            Err(why) => {
-                let row = Self::not_measured(criterion, &why.to_string());
-                return Self { measure: Some(measure), points, codes: why.codes(), ..row };
+            Err(reason) => {
+                let row = Self::not_measured(criterion, &reason.to_string());
+                return Self { measure: Some(measure), points, codes: reason.codes(), ..row };
             }
         };
         let mut row = Self {
             measure: Some(measure),
             points,
-            tested: Estimate::of(&values),
+            tested: Estimate::from_values(&values),
             outcome: None,
-            why: undefined(points[0], &values, summary).into_iter().collect(),
+            reasons: undefined(points[0], &values, summary).into_iter().collect(),
             ..Self::not_measured(criterion, "")
         };
         if let Some((bound, tested)) = measure.bound.zip(row.tested) {
-            let holds = tested.mean.value <= bound.most;
+            let holds = tested.mean.value <= bound.upper;
             row.outcome = Some(if holds { Outcome::Holds } else { Outcome::DoesNotHold });
         }
         match baseline.values {
             Ok(baseline) => {
-                let why = undefined(points[1], &baseline, summary);
-                row.why.extend(why.map(|why| format!("{BASELINE}: {why}")));
+                let note = undefined(points[1], &baseline, summary);
+                row.reasons.extend(note.map(|note| format!("{BASELINE}: {note}")));
                 row.compare(measure, &values, &baseline);
             }
-            Err(why) => row.why.push(format!("{BASELINE}: {why}")),
+            Err(reason) => row.reasons.push(format!("{BASELINE}: {reason}")),
         }
         row
     }
@@ -211,10 +212,10 @@ impl ScorecardRow {
         if !ratios.is_empty() && ratios.len() < pairs.len() {
             let (some, all) = (ratios.len(), pairs.len());
             let note = format!("ratio of {some} of {all} pairs: {BASELINE} is 0 in the others");
-            self.why.push(note);
+            self.reasons.push(note);
         }
         let differences: Vec<f64> = pairs.iter().map(|(a, b)| a - b).collect();
-        self.baseline = Estimate::of(baseline);
+        self.baseline = Estimate::from_values(baseline);
         self.ratio = mean_with_interval(&ratios);
         let interval = mean_with_interval(&differences).and_then(|mean| mean.interval);
         self.comparison = interval.map(|(low, high)| match (low > 0.0, high < 0.0) {
@@ -231,7 +232,7 @@ impl ScorecardRow {
 }
 
 impl Estimate {
-    fn of(values: &Values) -> Option<Self> {
+    fn from_values(values: &Values) -> Option<Self> {
         let n_trials = values.len() as u32;
         let values: Vec<f64> = values.values().copied().collect();
         mean_with_interval(&values).map(|mean| Self { mean, n_trials })
@@ -269,7 +270,7 @@ struct Side {
 }
 
 impl Side {
-    fn of(level: &str, measure: &Measure, summary: &Summary) -> Self {
+    fn new(level: &str, measure: &Measure, summary: &Summary) -> Self {
         let is_here = |at: &[(String, String)]| {
             level_of(at, CC_FACTOR) == Some(level)
                 && level_of(at, SCENARIO_FACTOR) == Some(measure.scenario)
@@ -289,8 +290,8 @@ fn values(point_id: u32, measure: &Measure, summary: &Summary) -> Result<Values,
     if trials.is_empty() {
         return Err(NotMeasured::NotRun);
     }
-    if let Some(why) = disturbed(trials) {
-        return Err(why);
+    if let Some(reason) = disturbed(trials) {
+        return Err(reason);
     }
     let rows = summary.phase_rows_of(point_id).iter().filter(|row| measure.is_of(row));
     let values: Values = rows.map(|row| (row.trial, row.value)).collect();

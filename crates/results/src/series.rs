@@ -294,7 +294,7 @@ mod tests {
             "high_t_s.0" => [1_234.567_892],
             "count.0" => [7.0],
         );
-        let found = Lines::of(rows.unwrap());
+        let found = Lines::new(rows.unwrap());
         let value = Value { title: "", unit: "", of: col("value") };
         let curve = |is_exact| {
             let Curve { t_s, value, .. } =

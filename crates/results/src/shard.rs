@@ -17,10 +17,12 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::backend::RunBackend;
+use super::error::ErrorClass;
 use super::journal::TrialEnd;
-use super::merge::MergeError;
 use super::record::RunRecord;
 use super::store::{RunDir, StoreError};
+
+pub use super::model::attempt::{Attempt, SchedulerJob};
 
 /// The folder with the run's files that never change.
 pub const RUN_FOLDER: &str = "run";
@@ -35,32 +37,35 @@ pub const COMMITS: &str = "commits";
 /// The folder with trials that another attempt had committed before.
 pub const DUPLICATES: &str = "duplicates";
 
-/// One process that runs a shard.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Attempt {
-    /// The attempt's ID, unique among the attempts at a run.
-    pub id: String,
-    /// The attempt's shard, from 1.
-    pub shard: u32,
-    /// The number of shards.
-    pub shards: u32,
-    /// The host's name.
-    pub host: String,
-    /// The job that started the attempt; `None` without a scheduler.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub job: Option<SchedulerJob>,
+/// A record in the shared store cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShardError {
+    /// The record fails its checksum.
+    #[error("{key} is damaged; remove it, and run its shard again")]
+    Damaged {
+        /// The object.
+        key: String,
+    },
+    /// The record has content that this version does not write.
+    #[error(
+        "cannot read or write {key} as JSON: {source}; use the version of ccbench that ran the shards"
+    )]
+    Json {
+        /// The object.
+        key: String,
+        /// Why.
+        source: serde_json::Error,
+    },
 }
 
-/// A scheduler's job and how often it has been started, which serves as a fencing epoch.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SchedulerJob {
-    /// `slurm`, `hyperqueue` or `kubernetes`.
-    pub scheduler: String,
-    /// The scheduler's name for the job, including the task.
-    pub id: String,
-    /// Slurm's SLURM_RESTART_COUNT or HyperQueue's HQ_INSTANCE_ID; `None` if the scheduler does not count.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub epoch: Option<u64>,
+impl ShardError {
+    /// Returns who has to act.
+    pub const fn class(&self) -> ErrorClass {
+        match self {
+            Self::Damaged { .. } | Self::Json { .. } => ErrorClass::Run,
+        }
+    }
 }
 
 impl Attempt {
@@ -150,7 +155,7 @@ impl Commit {
     ///
     /// # Errors
     /// The commit cannot be written as JSON.
-    pub fn encode(&self) -> Result<Vec<u8>, MergeError> {
+    pub fn encode(&self) -> Result<Vec<u8>, ShardError> {
         encode(&self.key(), self)
     }
 
@@ -158,7 +163,7 @@ impl Commit {
     ///
     /// # Errors
     /// The object is damaged.
-    pub fn decode(key: &str, content: &[u8]) -> Result<Self, MergeError> {
+    pub fn decode(key: &str, content: &[u8]) -> Result<Self, ShardError> {
         decode(key, content)
     }
 }
@@ -173,7 +178,7 @@ impl Session {
     ///
     /// # Errors
     /// The backend cannot be written as JSON.
-    pub fn encode_backend(&self) -> Result<Vec<u8>, MergeError> {
+    pub fn encode_backend(&self) -> Result<Vec<u8>, ShardError> {
         let (attempt, backend) = (self.attempt.id.clone(), self.record.backend());
         encode(BACKEND_KEY, &FirstBackend { attempt, backend })
     }
@@ -183,7 +188,7 @@ impl Session {
     ///
     /// # Errors
     /// The object is damaged.
-    pub fn other_backend(&self, content: &[u8]) -> Result<Option<String>, MergeError> {
+    pub fn other_backend(&self, content: &[u8]) -> Result<Option<String>, ShardError> {
         let first: FirstBackend = decode(BACKEND_KEY, content)?;
         Ok((first.backend != self.record.backend()).then_some(first.attempt))
     }
@@ -192,7 +197,7 @@ impl Session {
     ///
     /// # Errors
     /// The session cannot be written as JSON.
-    pub fn encode(&self) -> Result<Vec<u8>, MergeError> {
+    pub fn encode(&self) -> Result<Vec<u8>, ShardError> {
         encode(&self.attempt.key(), self)
     }
 
@@ -200,21 +205,21 @@ impl Session {
     ///
     /// # Errors
     /// The object is damaged.
-    pub fn decode(key: &str, content: &[u8]) -> Result<Self, MergeError> {
+    pub fn decode(key: &str, content: &[u8]) -> Result<Self, ShardError> {
         decode(key, content)
     }
 }
 
-fn encode(key: &str, record: &impl Serialize) -> Result<Vec<u8>, MergeError> {
+fn encode(key: &str, record: &impl Serialize) -> Result<Vec<u8>, ShardError> {
     let text = serde_json::to_string(record);
-    let text = text.map_err(|source| MergeError::Json { key: key.to_owned(), source })?;
+    let text = text.map_err(|source| ShardError::Json { key: key.to_owned(), source })?;
     Ok(seal(&text).into_bytes())
 }
 
-fn decode<T: DeserializeOwned>(key: &str, content: &[u8]) -> Result<T, MergeError> {
-    let damaged = || MergeError::Damaged { key: key.to_owned() };
+fn decode<T: DeserializeOwned>(key: &str, content: &[u8]) -> Result<T, ShardError> {
+    let damaged = || ShardError::Damaged { key: key.to_owned() };
     let line = content.strip_suffix(b"\n").and_then(unseal).ok_or_else(damaged)?;
-    serde_json::from_slice(&line).map_err(|source| MergeError::Json { key: key.to_owned(), source })
+    serde_json::from_slice(&line).map_err(|source| ShardError::Json { key: key.to_owned(), source })
 }
 
 impl RunDir {

@@ -20,7 +20,8 @@ use super::curve::TraceCapacities;
 use super::damage::{self, Depth};
 use super::digest::{Digests, FileDigest};
 use super::journal::{self, Entry, Journal, RunState, TrialEnd};
-use super::layout::{table_files, trial_dir};
+use super::layout::{RESOLVED_PLAN, RUN_FILES, table_files, trial_dir};
+use super::model::decision::Decision;
 use super::model::{Levels, NodeClock, Reason, RunInfo, RunStatus, TrialKey, TrialStatus};
 use super::observer::Observer;
 use super::open_run::{Log, OpenRun, State};
@@ -28,10 +29,8 @@ use super::parquet_file::SharedMetadata;
 use super::part::{self, sync};
 use super::points;
 use super::record::{self, RunRecord, RunSession, replace};
-use super::stopping::Decision;
 use super::trial::TrialError;
 use super::trial::TrialWriter;
-use super::verify::{self, Verification};
 use crate::error::{FileError, io_error};
 use crate::trace::stored;
 use ccbench_io::input;
@@ -52,11 +51,6 @@ use reopen::reopen;
 /// The result of creating, opening or finishing a results directory.
 type Result<T, E = StoreError> = std::result::Result<T, E>;
 
-/// The plan with all defaults and overrides.
-pub(crate) const RESOLVED_PLAN: &str = "plan.resolved.toml";
-/// Files of every run that never change; each run may also have traces.
-pub(crate) const RUN_FILES: [&str; 3] = ["plan.toml", RESOLVED_PLAN, "points.parquet"];
-
 /// A results directory.
 #[derive(Debug)]
 pub struct RunDir {
@@ -66,7 +60,7 @@ pub struct RunDir {
     trace_capacities: OnceLock<TraceCapacities>,
     pub(crate) metadata: SharedMetadata,
     /// Whether every file has been compared with its digest. If so, [`Self::check`] reads none again.
-    is_verified: bool,
+    pub(crate) is_verified: bool,
     /// Reports the progress of operations that read all trials.
     pub(crate) observer: Observer,
 }
@@ -133,6 +127,16 @@ impl RunDir {
         Ok(Self::with(path.to_path_buf(), version.unwrap_or_default(), record, Log::Read(state)))
     }
 
+    /// As [`RunDir::open`], and reports the progress of operations that read all trials to the observer.
+    ///
+    /// # Errors
+    /// As [`RunDir::open`].
+    pub fn open_observed(path: &Path, observer: &Observer) -> Result<Self> {
+        let mut run = Self::open(path)?;
+        run.observer = observer.clone();
+        Ok(run)
+    }
+
     /// Opens the directory to continue the run: takes the lock, cuts off a torn journal line, removes files of uncommitted trials, and
     /// rejects another plan. [`RunDir::notes`] lists the repairs. The tables of every trial are compared with their digests; damaged trials
     /// count as failed.
@@ -191,16 +195,6 @@ impl RunDir {
     pub fn notes(&self) -> Vec<String> {
         let mended = self.shared.state().record.notes.clone();
         self.stored_plan().notes.iter().cloned().chain(mended).collect()
-    }
-
-    /// [Verifies](verify::verify) every file. If all are intact, [`Self::check`] reads none again.
-    ///
-    /// # Errors
-    /// As [`verify::verify`].
-    pub(crate) fn verify(&mut self) -> Result<Verification> {
-        let found = verify::verify(&self.shared.path)?;
-        self.is_verified = found.damaged.is_empty();
-        Ok(found)
     }
 
     /// Compares these tables of all trials with their digests, which reads their files. Afterwards, damaged trials count as failed.
@@ -343,7 +337,7 @@ impl RunDir {
             let stored = self.path().join(stored::FOLDER).is_dir();
             self.plan()
                 .filter(|_| stored)
-                .map_or_else(TraceCapacities::default, TraceCapacities::of)
+                .map_or_else(TraceCapacities::default, TraceCapacities::from_plan)
         })
     }
 

@@ -10,6 +10,7 @@ use polars::prelude::*;
 use super::digest::FileDigest;
 use super::expect::{self, Expectation};
 use super::journal::TrialEnd;
+use super::layout::DIGESTS_FILE;
 use super::model::TrialFilter;
 use super::observer::Observer;
 use super::parallel::in_parallel;
@@ -73,9 +74,6 @@ pub struct RunSummary {
     plan_is_unread: bool,
 }
 
-/// The digests of the summary's files, in the format of `sha256sum`.
-pub(crate) const DIGESTS_FILE: &str = "summary.sha256";
-
 /// The content of a file.
 enum Content {
     Parquet(DataFrame),
@@ -113,18 +111,18 @@ impl RunSummary {
         filter: TrialFilter,
         observer: &Observer,
     ) -> Result<Self> {
-        Self::of(&RunDir::open_observed(run_dir, observer)?, filter)
+        Self::from_run(&RunDir::open_observed(run_dir, observer)?, filter)
     }
 
     /// As [`Self::compute`], for an open results directory.
-    pub(crate) fn of(run: &RunDir, filter: TrialFilter) -> Result<Self> {
+    pub(crate) fn from_run(run: &RunDir, filter: TrialFilter) -> Result<Self> {
         let summary = summary::compute(run, filter)?;
         let claims = run.plan().map(|plan| expect::judge(plan.plan(), &summary));
         let expectations = claims.unwrap_or_default();
         let decisions = run.plan().map(|plan| stopping::judge(plan, &summary)).unwrap_or_default();
         let scorecard = run
             .plan()
-            .and_then(|plan| Some(Scorecard::of(plan.plan(), &summary)?.with_instance(plan)));
+            .and_then(|plan| Some(Scorecard::new(plan.plan(), &summary)?.with_instance(plan)));
         let (files, written, observer) = (vec![], Ok(()), run.observer.clone());
         let plan_is_unread = run.plan_is_unread();
         Ok(Self {

@@ -12,8 +12,7 @@ use ccbench_proto::metric::{Scope, UNDEFINED, WHOLE_TRIAL};
 
 use super::backend::RunBackend;
 use super::journal::TrialEnd;
-use super::model::RunStatus;
-use super::model::TrialFilter;
+use super::model::{RunStatus, TrialFilter, TrialStatus};
 use super::store::RunDir;
 use crate::error::Result;
 
@@ -38,6 +37,7 @@ pub(crate) mod sampled;
 mod scan;
 mod schedule;
 pub(crate) mod settling;
+mod span;
 pub mod statistics;
 pub(crate) mod steal;
 pub(crate) mod tables;
@@ -48,12 +48,13 @@ pub(crate) use ccs::sender_ccs;
 pub(crate) use derived::Running;
 pub(crate) use measure::flows_of;
 pub(crate) use network::{PathLimits, payload_share};
-pub(crate) use schedule::{Group, Schedule, group_of};
+pub(crate) use schedule::{Schedule, group_of};
+pub(crate) use span::Group;
 use statistics::OverTrials;
 pub use tables::{PhaseRow, PointRow};
 
 /// The table that neither summaries nor reports read; it is by far the largest.
-const UNREAD_TABLE: &str = "acks";
+pub(crate) const UNREAD_TABLE: &str = "acks";
 
 /// The summary of a run.
 #[derive(Debug)]
@@ -86,6 +87,8 @@ pub struct Summary {
     pub fallbacks: Vec<String>,
     /// Mean CPU steal, in percent, of trials that lacked CPU time, by point and trial.
     pub steal_pct: BTreeMap<(u32, u16), f64>,
+    /// Upper bound of the error of completion times in us, by point and group: that of the clocks of both ends together, in the worst trial.
+    pub completion_bounds_us: BTreeMap<(u32, String), f64>,
     /// Notes for the reader.
     pub notes: Vec<String>,
 }
@@ -108,7 +111,7 @@ pub(crate) fn compute_of(
     let trials = run.trials();
     let counted: Vec<&TrialEnd> = trials.iter().filter(|end| includes(end)).collect();
     let (mut phase_rows, mut notes) = (vec![], run.notes());
-    let schedule = Schedule::of(run.plan());
+    let schedule = Schedule::from_plan(run.plan());
     let measured = measure::measure(run, &counted, &schedule)?;
     phase_rows.extend(measured.rows);
     notes.extend(measured.notes);
@@ -140,6 +143,7 @@ pub(crate) fn compute_of(
         phase_rows,
         point_rows,
         steal_pct,
+        completion_bounds_us: measured.completion_bounds_us,
         notes,
         trials,
     })
@@ -195,7 +199,7 @@ fn over_trials(rows: &[PhaseRow], phases: &[String]) -> Vec<PointRow> {
     let mut over: BTreeMap<usize, OverTrials> = BTreeMap::new();
     let mut point_row = |row: &PhaseRow, values: &[f64], n: u32| {
         let trials = values.len();
-        let over = over.entry(trials).or_insert_with(|| OverTrials::of(trials));
+        let over = over.entry(trials).or_insert_with(|| OverTrials::new(trials));
         let mean = over.mean(values)?;
         Some(PointRow {
             point_id: row.point_id,
@@ -283,6 +287,23 @@ impl Summary {
     /// Returns the committed trials of a point.
     pub(crate) fn trials_of(&self, point_id: u32) -> &[TrialEnd] {
         with_key(&self.trials, point_id, |end| end.point_id)
+    }
+
+    /// Returns a line about a run that lacks trials.
+    pub(crate) fn incomplete_run(&self) -> Option<String> {
+        let done = self.trials.iter().filter(|end| end.status != TrialStatus::Aborted).count();
+        let how = match self.status {
+            RunStatus::Complete if done >= self.planned as usize => return None,
+            RunStatus::Complete => "is incomplete",
+            RunStatus::Killed if done >= self.planned as usize => {
+                "was not finished; `ccbench run --resume DIR` finishes it"
+            }
+            RunStatus::Killed => "was killed; `ccbench run --resume DIR` continues it",
+            RunStatus::Running => "is running",
+            RunStatus::Interrupted => "was interrupted",
+            RunStatus::Failed => "failed",
+        };
+        Some(format!("{done} of {} trials; the run {how}", self.planned))
     }
 
     /// Returns points without metrics because all their trials failed or were aborted, with the number of trials.

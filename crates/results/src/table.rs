@@ -9,7 +9,7 @@ use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Tab
 use super::backend::RunBackend;
 use super::display::TABLE_STYLE;
 use super::expect::claims_text;
-use super::model::{RunStatus, TrialStatus, codes_of, level_of};
+use super::model::{TrialStatus, codes_of, level_of};
 use super::stopping;
 use super::summarize::RunSummary;
 use super::summary::{PointRow, Summary};
@@ -62,7 +62,7 @@ pub fn print_overview(run: &RunSummary, out: &mut impl Write, width: u16) -> Res
 pub fn print_claims(run: &RunSummary, out: &mut impl Write, width: u16) -> Result<()> {
     let summary = &run.summary;
     let mut message =
-        "\n".to_owned() + &incomplete_run(summary).map_or(String::new(), |line| line + "\n\n");
+        "\n".to_owned() + &summary.incomplete_run().map_or(String::new(), |line| line + "\n\n");
     message += &claims_text(&run.expectations, width);
     write_decisions(&mut message, run, width);
     write_remarks(&mut message, summary, MAX_REASONS_BELOW_CLAIMS);
@@ -81,7 +81,7 @@ pub fn print_claims(run: &RunSummary, out: &mut impl Write, width: u16) -> Resul
 pub fn print_scorecard(run: &RunSummary, out: &mut impl Write, width: u16) -> Result<()> {
     let summary = &run.summary;
     let mut message =
-        "\n".to_owned() + &incomplete_run(summary).map_or(String::new(), |line| line + "\n\n");
+        "\n".to_owned() + &summary.incomplete_run().map_or(String::new(), |line| line + "\n\n");
     message += &run.scorecard.as_ref().map_or(String::new(), |scorecard| scorecard.text(width));
     write_remarks(&mut message, summary, MAX_REASONS_BELOW_CLAIMS);
     let dir = summary.run_dir.display();
@@ -118,7 +118,7 @@ pub fn overview(run: &RunSummary, width: u16) -> String {
 
 fn text_of(run: &RunSummary, extent: Extent) -> String {
     let (summary, width) = (&run.summary, extent.width);
-    let mut out = incomplete_run(summary).map_or(String::new(), |line| line + "\n\n");
+    let mut out = summary.incomplete_run().map_or(String::new(), |line| line + "\n\n");
     let groups = group_rows(summary);
     if groups.is_empty() {
         out.push_str("No counted trial has flow data in a measured phase.\n");
@@ -207,23 +207,6 @@ fn write_decisions(out: &mut String, run: &RunSummary, width: u16) {
     if !decisions.is_empty() {
         let _ = write!(out, "\n{decisions}");
     }
-}
-
-/// Returns a line about a run that lacks trials.
-pub(crate) fn incomplete_run(summary: &Summary) -> Option<String> {
-    let done = summary.trials.iter().filter(|end| end.status != TrialStatus::Aborted).count();
-    let how = match summary.status {
-        RunStatus::Complete if done >= summary.planned as usize => return None,
-        RunStatus::Complete => "is incomplete",
-        RunStatus::Killed if done >= summary.planned as usize => {
-            "was not finished; `ccbench run --resume DIR` finishes it"
-        }
-        RunStatus::Killed => "was killed; `ccbench run --resume DIR` continues it",
-        RunStatus::Running => "is running",
-        RunStatus::Interrupted => "was interrupted",
-        RunStatus::Failed => "failed",
-    };
-    Some(format!("{done} of {} trials; the run {how}", summary.planned))
 }
 
 /// A table row: the point, and the cells after the factor columns.
@@ -350,7 +333,7 @@ fn group_rows(summary: &Summary) -> Vec<Line> {
     if !lines.is_empty() {
         for (point_id, trials) in summary.lost_points() {
             let mut cells = vec!["-".to_owned(); 7 + usize::from(with_cc)];
-            cells[1] = format!("all {trials} {}", lost_how(summary, point_id));
+            cells[1] = format!("all {trials} {}", why_excluded(summary, point_id));
             cells.push(verdict_counts(summary, point_id, with_interrupted));
             lines.push((point_id, cells));
         }
@@ -538,7 +521,7 @@ fn count_of(summary: &Summary, point_id: u32, status: TrialStatus) -> usize {
 }
 
 /// Describes why a point has no counted trial.
-fn lost_how(summary: &Summary, point_id: u32) -> &'static str {
+fn why_excluded(summary: &Summary, point_id: u32) -> &'static str {
     let [failed, interrupted] = [TrialStatus::Failed, TrialStatus::Aborted]
         .map(|status| count_of(summary, point_id, status) > 0);
     match (failed, interrupted) {

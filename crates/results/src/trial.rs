@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::event::{Kind, NodeCongestionControl};
 use ccbench_proto::schedule::PhaseSpan;
-use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_proto::wire::{self, run_event::Payload};
 
 use super::cells::TimeAxis;
 use super::columns::ClockRow;
@@ -179,20 +179,20 @@ impl<'a> TrialWriter<'a> {
         if !self.clocks.contains_key(node) {
             return Err(TrialError::UnknownNode { node: node.to_owned() });
         }
-        let Some(of) = event.of else {
+        let Some(payload) = event.payload else {
             let message = "a message of a type that this version does not know".to_owned();
             let row = wire::Event { at_ns: self.now_ns(), message, ..wire::Event::default() };
             return Ok(self
                 .writer
                 .push(Job { node: node.to_owned(), what: JobKind::Note(row) })?);
         };
-        let what = match of {
-            Of::Done(done) => JobKind::Note(stream_end(&done, self.now_ns())),
-            Of::Raw(raw) => {
+        let what = match payload {
+            Payload::Done(done) => JobKind::Note(stream_end(&done, self.now_ns())),
+            Payload::Raw(raw) => {
                 self.admit_raw(node, &raw.name)?;
-                JobKind::Row(Of::Raw(raw))
+                JobKind::Row(Payload::Raw(raw))
             }
-            of => JobKind::Row(of),
+            payload => JobKind::Row(payload),
         };
         Ok(self.writer.push(Job { node: node.to_owned(), what })?)
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use ccbench_proto::event::{Capture, Kind, Severity};
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::schedule;
-use ccbench_proto::wire::{Done, Event, NodeInfo, RunEvent, run_event::Of};
+use ccbench_proto::wire::{Done, Event, NodeInfo, RunEvent, run_event::Payload};
 
 use crate::curve;
 use crate::model::{NodeClock, Reason, Status, Verdict};
@@ -97,30 +97,30 @@ impl Judge {
     /// Updates the checks with one message of a node's stream.
     pub fn observe(&mut self, node: &str, event: &RunEvent) {
         let Some(&span) = self.spans.get(node) else { return };
-        self.unreadable.message(node, event.of.as_ref());
-        let Some(of) = &event.of else { return };
-        self.gaps.row(node, span, of);
-        match of {
-            Of::FlowSample(row) => {
+        self.unreadable.message(node, event.payload.as_ref());
+        let Some(payload) = &event.payload else { return };
+        self.gaps.row(node, span, payload);
+        match payload {
+            Payload::FlowSample(row) => {
                 self.flows.sample(node, span, row);
                 self.ecn.sample(span, row);
                 self.states.sample(node, row);
             }
-            Of::Interval(row) => self.flows.interval(span, row),
-            Of::Flow(row) => self.flows.flow(row),
-            Of::QdiscSample(row) => {
+            Payload::Interval(row) => self.flows.interval(span, row),
+            Payload::Flow(row) => self.flows.flow(row),
+            Payload::QdiscSample(row) => {
                 self.links.sample(node, span, row);
                 self.ecn.queue(node, span, row);
             }
-            Of::LinkChange(row) => self.links.change(row),
-            Of::LinkTiming(row) => self.links.timing(node, row),
-            Of::HostSample(row) => self.hosts.sample(node, span, row),
-            Of::Event(row) => self.event(node, row),
-            Of::AckCount(row) => acks::lost(node, row, &mut self.findings),
-            Of::Probe(row) => self.probes.row(row),
-            Of::CcState(row) => self.states.state(row),
-            Of::LinkPacket(_) | Of::Raw(_) | Of::Done(_) => {}
-            Of::Acks(_) | Of::TcpEvents(_) => {}
+            Payload::LinkChange(row) => self.links.change(row),
+            Payload::LinkTiming(row) => self.links.timing(node, row),
+            Payload::HostSample(row) => self.hosts.sample(node, span, row),
+            Payload::Event(row) => self.event(node, row),
+            Payload::AckCount(row) => acks::lost(node, row, &mut self.findings),
+            Payload::Probe(row) => self.probes.row(row),
+            Payload::CcState(row) => self.states.state(row),
+            Payload::LinkPacket(_) | Payload::Raw(_) | Payload::Done(_) => {}
+            Payload::Acks(_) | Payload::TcpEvents(_) => {}
         }
     }
 

@@ -5,18 +5,15 @@ use std::path::{Path, PathBuf};
 
 use ccbench_io::input;
 
-use super::artifact::is_inside;
 use super::backend::RunBackend;
 use super::damage::{Depth, compare_with_digest};
 use super::digest::{Digests, FileDigest};
 use super::journal::{self, RunState, TrialEnd};
-use super::layout::{leftovers, list, table_files, trial_dir};
+use super::layout::{DIGESTS_FILE, RUN_FILES, is_inside, leftovers, list, table_files, trial_dir};
 use super::model::TrialStatus;
 use super::parallel::in_parallel;
-use super::record::RunRecord;
-use super::store::StoreError;
-use super::summarize::DIGESTS_FILE;
-use super::{record, store};
+use super::record::{self, RunRecord};
+use super::store::{RunDir, StoreError};
 use crate::error::io_error;
 
 /// The result of reading a results directory.
@@ -93,6 +90,18 @@ pub fn verify(dir: &Path) -> Result<Verification> {
     Ok(found)
 }
 
+impl RunDir {
+    /// [Verifies](verify) every file. If all are intact, [`RunDir::check`] reads none again.
+    ///
+    /// # Errors
+    /// As [`verify`].
+    pub(crate) fn verify(&mut self) -> Result<Verification> {
+        let found = verify(self.path())?;
+        self.is_verified = found.damaged.is_empty();
+        Ok(found)
+    }
+}
+
 /// Returns the number of trials that a run needs; 0 if its rows were imported.
 fn planned(record: &RunRecord) -> usize {
     if record.backend() == RunBackend::Import { 0 } else { record.planned() as usize }
@@ -127,7 +136,7 @@ fn run_files(state: &RunState) -> Vec<Wanted> {
     };
     let mut files: Vec<Wanted> = state.run_files.iter().map(expected).collect();
     if files.is_empty() {
-        let names = store::RUN_FILES.iter();
+        let names = RUN_FILES.iter();
         files.extend(names.map(|name| Wanted { name: (*name).to_owned(), expected: None }));
     }
     files

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_proto::wire::{self, run_event::Payload};
 use tokio::sync::Notify;
 
 use super::cells::TimeAxis;
@@ -57,7 +57,7 @@ pub(super) struct Job {
 #[expect(clippy::large_enum_variant, reason = "nearly all are rows, and a box for each costs more")]
 pub(super) enum JobKind {
     /// A row of a node, with times of the node's clock.
-    Row(Of),
+    Row(Payload),
     /// An event of the controller, with the controller's time.
     Note(wire::Event),
     /// The relation of the node's clock to the controller's.
@@ -68,9 +68,9 @@ impl Job {
     /// Returns the job's approximate size in rows of a batch.
     fn rows(&self) -> usize {
         let rows = match &self.what {
-            JobKind::Row(Of::Acks(batch)) => batch.at_ns.len(),
-            JobKind::Row(Of::TcpEvents(batch)) => batch.events.len(),
-            JobKind::Row(Of::Raw(piece)) => piece.data.len() / RAW_BYTES_PER_ROW,
+            JobKind::Row(Payload::Acks(batch)) => batch.at_ns.len(),
+            JobKind::Row(Payload::TcpEvents(batch)) => batch.events.len(),
+            JobKind::Row(Payload::Raw(piece)) => piece.data.len() / RAW_BYTES_PER_ROW,
             _ => 1,
         };
         rows.max(MIN_ROWS)
@@ -99,7 +99,7 @@ impl WriterThread {
         let (to_thread, staging) = (Arc::clone(&queue), files.staging.clone());
         let thread = std::thread::Builder::new()
             .name("tables".to_owned())
-            .spawn(move || work(&to_thread, files))
+            .spawn(move || run(&to_thread, files))
             .map_err(io_error("start the thread that writes", &staging))?;
         Ok(Self { queue, thread: Some(thread) })
     }
@@ -151,7 +151,8 @@ impl Drop for WriterThread {
     }
 }
 
-fn work(queue: &Queue, mut files: Files) {
+/// Writes the jobs of a queue to files until no more will come.
+fn run(queue: &Queue, mut files: Files) {
     let guard = PanicGuard(queue);
     let ended = loop {
         match queue.next() {
@@ -323,7 +324,7 @@ impl Files {
         let (point_id, trial) = (self.point_id, self.trial);
         let origin = Origin { point_id, trial, node: &node, axis };
         match what {
-            JobKind::Row(Of::Raw(piece)) => self.append_raw(&node, piece),
+            JobKind::Row(Payload::Raw(piece)) => self.append_raw(&node, piece),
             JobKind::Row(of) => self.tables.put(&origin, of, &self.meta),
             JobKind::Note(event) => self.tables.events.put(&origin, event.into(), &self.meta),
             JobKind::Clock(row) => self.tables.clock.put(&origin, row, &self.meta),
@@ -401,27 +402,27 @@ impl Tables {
         }
     }
 
-    fn put(&mut self, origin: &Origin<'_>, of: Of, meta: &Metadata) -> Result<()> {
-        match of {
-            Of::FlowSample(row) => self.flow_samples.put(origin, row, meta),
-            Of::Interval(row) => self.intervals.put(origin, row, meta),
-            Of::Probe(row) => self.probes.put(origin, row, meta),
-            Of::QdiscSample(row) => self.qdisc_samples.put(origin, row, meta),
-            Of::LinkChange(row) => self.link_changes.put(origin, row, meta),
-            Of::LinkTiming(row) => self.link_timing.put(origin, row, meta),
-            Of::LinkPacket(row) => self.link_packets.put(origin, row, meta),
-            Of::CcState(row) => self.cc_state.put(origin, row, meta),
-            Of::Acks(rows) => self.acks.put(origin, rows, meta),
-            Of::TcpEvents(rows) => {
+    fn put(&mut self, origin: &Origin<'_>, payload: Payload, meta: &Metadata) -> Result<()> {
+        match payload {
+            Payload::FlowSample(row) => self.flow_samples.put(origin, row, meta),
+            Payload::Interval(row) => self.intervals.put(origin, row, meta),
+            Payload::Probe(row) => self.probes.put(origin, row, meta),
+            Payload::QdiscSample(row) => self.qdisc_samples.put(origin, row, meta),
+            Payload::LinkChange(row) => self.link_changes.put(origin, row, meta),
+            Payload::LinkTiming(row) => self.link_timing.put(origin, row, meta),
+            Payload::LinkPacket(row) => self.link_packets.put(origin, row, meta),
+            Payload::CcState(row) => self.cc_state.put(origin, row, meta),
+            Payload::Acks(rows) => self.acks.put(origin, rows, meta),
+            Payload::TcpEvents(rows) => {
                 let mut rows = rows.events.into_iter();
                 rows.try_for_each(|row| self.tcp_events.put(origin, row, meta))
             }
-            Of::AckCount(row) => self.ack_counts.put(origin, row, meta),
-            Of::HostSample(row) => self.host_samples.put(origin, row, meta),
-            Of::Event(row) => self.events.put(origin, row.into(), meta),
-            Of::Flow(row) => self.flows.put(origin, row, meta),
+            Payload::AckCount(row) => self.ack_counts.put(origin, row, meta),
+            Payload::HostSample(row) => self.host_samples.put(origin, row, meta),
+            Payload::Event(row) => self.events.put(origin, row.into(), meta),
+            Payload::Flow(row) => self.flows.put(origin, row, meta),
             // No rows of tables: a note of the controller, and a raw file.
-            Of::Done(_) | Of::Raw(_) => Ok(()),
+            Payload::Done(_) | Payload::Raw(_) => Ok(()),
         }
     }
 
@@ -455,7 +456,7 @@ mod tests {
 
     fn batch(rows: usize) -> Job {
         let acks = wire::Acks { at_ns: vec![1; rows], ..Default::default() };
-        Job { node: "src".into(), what: JobKind::Row(Of::Acks(acks)) }
+        Job { node: "src".into(), what: JobKind::Row(Payload::Acks(acks)) }
     }
 
     async fn is_ready(queue: &Queue) -> bool {
@@ -519,7 +520,7 @@ mod tests {
     fn large_raw_pieces_count_for_many_rows() {
         let raw = |bytes| wire::Raw { name: "x".into(), data: vec![0; bytes] };
         let rows =
-            |bytes| Job { node: "src".into(), what: JobKind::Row(Of::Raw(raw(bytes))) }.rows();
+            |bytes| Job { node: "src".into(), what: JobKind::Row(Payload::Raw(raw(bytes))) }.rows();
         assert_eq!((rows(0), rows(512 << 10)), (MIN_ROWS, 2048));
     }
 

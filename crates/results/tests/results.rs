@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ccbench_proto::sealed_line::{seal, unseal};
-use ccbench_proto::wire::{self, Backend, BackendReason, Role, SampleSource, Side, run_event::Of};
+use ccbench_proto::wire::{
+    self, Backend, BackendReason, Role, SampleSource, Side, run_event::Payload,
+};
 use ccbench_proto::{
     column_text::ColumnText as _, event::Kind, metric::Scope, schedule::PhaseSpan, units::Micros,
 };
@@ -140,7 +142,7 @@ impl Flow {
                 ..Default::default()
             };
             if intervals {
-                push(writer, "dst", Of::Interval(interval));
+                push(writer, "dst", Payload::Interval(interval));
             }
             let sample_s = self.start_s + step as f64 * 0.1;
             acked += self.rate_bps[index(sample_s)] * 0.1 / 8.0;
@@ -163,7 +165,7 @@ impl Flow {
                 bytes_acked: Some(acked.round() as u64),
                 ..Default::default()
             };
-            push(writer, "src", Of::FlowSample(sample));
+            push(writer, "src", Payload::FlowSample(sample));
         }
         let flow = wire::Flow {
             flow_id: self.id(),
@@ -173,7 +175,7 @@ impl Flow {
             side: Side::Sender.into(),
             ..Default::default()
         };
-        push(writer, "src", Of::Flow(flow));
+        push(writer, "src", Payload::Flow(flow));
         // iperf3's control connection must not count.
         let control = wire::FlowSample {
             at_ns: at("src", 2.0),
@@ -184,12 +186,12 @@ impl Flow {
             rtt_us: Some(9_999_999),
             ..Default::default()
         };
-        push(writer, "src", Of::FlowSample(control));
+        push(writer, "src", Payload::FlowSample(control));
     }
 }
 
-fn push(writer: &mut TrialWriter<'_>, node: &str, of: Of) {
-    writer.push(node, wire::RunEvent { of: Some(of) }).unwrap();
+fn push(writer: &mut TrialWriter<'_>, node: &str, payload: Payload) {
+    writer.push(node, wire::RunEvent { payload: Some(payload) }).unwrap();
 }
 
 /// Returns two flows of `under_test` throughout, and one of `cross` in the last phase.
@@ -224,7 +226,7 @@ fn fill(writer: &mut TrialWriter<'_>, shift: f64) {
             tos: 0,
             ..Default::default()
         };
-        push(writer, "src", Of::Probe(probe));
+        push(writer, "src", Payload::Probe(probe));
         // As in the kernel: class and root have the same bytes, and the inner class counts no drops.
         for (kind, handle, parent, queued) in [
             ("htb", "1:", "root", 0),
@@ -246,7 +248,7 @@ fn fill(writer: &mut TrialWriter<'_>, shift: f64) {
                 rate_bps: (handle == "1:10").then_some(100_000_000),
                 ..Default::default()
             };
-            push(writer, "src", Of::QdiscSample(counters));
+            push(writer, "src", Payload::QdiscSample(counters));
         }
     }
 }

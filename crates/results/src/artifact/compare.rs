@@ -1,7 +1,8 @@
 //! Compares a rerun with the run of an artifact.
 //!
 //! With a virtual clock (lab, simulator), a trial depends only on the plan, so every Parquet file must be equal. Elsewhere, a claim is
-//! reproduced if its outcome is the same and the 95 % confidence intervals of both measurements overlap.
+//! reproduced if its outcome is the same and the 95 % confidence intervals of both measurements overlap. Without a measured claim, the
+//! means of each flow group are compared instead.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -16,34 +17,77 @@ use crate::model::{TrialFilter, TrialStatus};
 use crate::store::RunDir;
 use crate::summarize::RunSummary;
 
+mod numbers;
+
 /// Tables of the run that depend only on its trials. `trials.parquet` does not: the epochs of an interrupted run differ. Claims are
 /// compared one by one.
 const RUN_TABLES: [&str; 3] = ["points.parquet", "summary_phase.parquet", "summary_point.parquet"];
 
-/// The comparison of one item: the trials, a table or a claim.
+/// Whether a rerun agrees with its artifact on an item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Agreement {
+    /// Both are the same, or as close as their intervals can tell.
+    Agrees,
+    /// They differ.
+    Differs,
+    /// There is nothing to compare: neither run measured the claim, or a mean has no interval.
+    NotCompared,
+}
+
+/// The comparison of one item: the trials, a table, a claim or a mean.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
     /// What is compared.
     pub name: String,
     /// Whether the rerun agrees.
-    pub agrees: bool,
+    pub agreement: Agreement,
     /// What the artifact and the rerun have.
     pub details: String,
+}
+
+/// The result of a comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reproduction {
+    /// Nothing differs, and tables, claims or means were compared.
+    Reproduced,
+    /// Something differs.
+    NotReproduced,
+    /// The verdicts agree, but nothing else could be compared.
+    NotCompared,
+}
+
+impl Reproduction {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Reproduced => "reproduced",
+            Self::NotReproduced => "not reproduced",
+            Self::NotCompared => "not compared",
+        }
+    }
 }
 
 /// A rerun, compared with its artifact.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Comparison {
-    /// Trials, tables and claims.
+    /// The verdicts of the trials.
+    pub verdicts: Item,
+    /// Tables, claims and means.
     pub items: Vec<Item>,
     /// Differences in versions and backends that may explain other differences.
     pub notes: Vec<String>,
 }
 
 impl Comparison {
-    /// Returns whether every item agrees.
-    pub fn is_reproduced(&self) -> bool {
-        self.items.iter().all(|item| item.agrees)
+    /// Returns the result. Equal verdicts alone reproduce nothing: a trial at a tenth of the throughput may be ok, too.
+    pub fn reproduction(&self) -> Reproduction {
+        let has = |agreement| self.items.iter().any(|item| item.agreement == agreement);
+        if self.verdicts.agreement == Agreement::Differs || has(Agreement::Differs) {
+            Reproduction::NotReproduced
+        } else if has(Agreement::Agrees) {
+            Reproduction::Reproduced
+        } else {
+            Reproduction::NotCompared
+        }
     }
 }
 
@@ -55,8 +99,8 @@ pub fn compare(artifact: &Artifact, rerun: &Path) -> Result<Comparison> {
     let (a, mut b) = (artifact.run(), RunDir::open(rerun)?);
     let virtual_clock = a.backend().has_virtual_clock();
     let adaptive = a.plan().is_some_and(|plan| plan.plan().repeat.adaptive().is_some());
-    let of_trials = trials(&a.trials(), &b.trials(), virtual_clock, adaptive && !virtual_clock);
-    let mut items = vec![of_trials];
+    let verdicts = trials(&a.trials(), &b.trials(), virtual_clock, adaptive && !virtual_clock);
+    let mut items = Vec::new();
     if virtual_clock {
         let of_rerun = b.verify()?.digests;
         let (of_a, mut of_b) = (digests(a, &artifact.digests)?, digests(&b, &of_rerun)?);
@@ -64,10 +108,17 @@ pub fn compare(artifact: &Artifact, rerun: &Path) -> Result<Comparison> {
         of_b.retain(|file, _| of_a.contains_key(file) || !RUN_TABLES.contains(&file.as_str()));
         items.extend(tables(&of_a, &of_b));
     }
-    let claims = claims_of(artifact)?;
-    let of_rerun = expectations(&b)?;
-    items.extend(claims.iter().zip(1..).map(|(one, number)| claim(one, number, &of_rerun)));
-    Ok(Comparison { items, notes: notes(a, &b) })
+    let (of_a, of_b) = (summary(a)?, summary(&b)?);
+    let claims = of_a.expectations.iter().zip(1..);
+    let claims: Vec<Item> =
+        claims.map(|(one, number)| claim(one, number, &of_b.expectations)).collect();
+    let none_is_measured = claims.iter().all(|one| one.agreement == Agreement::NotCompared);
+    items.extend(claims);
+    // With a virtual clock, the tables contain them.
+    if none_is_measured && !virtual_clock {
+        items.extend(numbers::numbers(&of_a.summary, &of_b.summary)?);
+    }
+    Ok(Comparison { verdicts, items, notes: notes(a, &b) })
 }
 
 /// Compares one claim of the last rerun with the artifact. `number` counts from 1.
@@ -75,43 +126,58 @@ pub fn compare(artifact: &Artifact, rerun: &Path) -> Result<Comparison> {
 /// # Errors
 /// A results directory cannot be read, there is no such claim, or there is no rerun.
 pub fn compare_claim(artifact: &Artifact, number: usize) -> Result<Item> {
-    let claims = claims_of(artifact)?;
+    let claims = summary(artifact.run())?.expectations;
     let found = number.checked_sub(1).and_then(|index| claims.get(index));
     let found = found.ok_or(ArtifactError::NoSuchClaim { number, count: claims.len() })?;
     let rerun = RunDir::open(&artifact.last_rerun()?)?;
-    Ok(claim(found, number, &expectations(&rerun)?))
+    Ok(claim(found, number, &summary(&rerun)?.expectations))
 }
 
 /// Returns the printed comparison: a line per item, and a last line with the result.
 pub fn text(comparison: &Comparison) -> String {
-    let Comparison { items, notes } = comparison;
-    let mut out = String::new();
-    for item in items {
-        out += &item.line();
-    }
-    for note in notes {
+    let all = || std::iter::once(&comparison.verdicts).chain(&comparison.items);
+    let mut out: String = all().map(Item::line).collect();
+    for note in &comparison.notes {
         let _ = writeln!(out, "note: {note}");
     }
-    let agree = items.iter().filter(|item| item.agrees).count();
-    let result = if comparison.is_reproduced() { "reproduced" } else { "not reproduced" };
-    let _ = writeln!(out, "{result}: {agree} of {} comparisons agree", items.len());
+    let count = |agreement| all().filter(|item| item.agreement == agreement).count();
+    let agree = count(Agreement::Agrees);
+    let compared = agree + count(Agreement::Differs);
+    let reproduction = comparison.reproduction();
+    let _ = write!(out, "{}: {agree} of {compared} comparisons agree", reproduction.as_str());
+    match count(Agreement::NotCompared) {
+        0 => {}
+        left_out => _ = write!(out, "; not compared: {left_out}"),
+    }
+    out += match reproduction {
+        Reproduction::Reproduced | Reproduction::NotReproduced => "\n",
+        Reproduction::NotCompared => {
+            "; no number was compared: the plan needs a claim (`[[expect]]`) that a run can measure, or flow groups and `repeat` of at least 2\n"
+        }
+    };
     out
 }
 
 impl Item {
     /// Returns the printed line.
     pub fn line(&self) -> String {
-        let Self { name, agrees, details } = self;
-        format!("{} {name}: {details}\n", if *agrees { "agrees  " } else { "DIFFERS " })
+        let Self { name, agreement, details } = self;
+        let agreement = match agreement {
+            Agreement::Agrees => "agrees  ",
+            Agreement::Differs => "DIFFERS ",
+            Agreement::NotCompared => "?       ",
+        };
+        format!("{agreement} {name}: {details}\n")
     }
 }
 
-fn claims_of(artifact: &Artifact) -> Result<Vec<Expectation>> {
-    expectations(artifact.run())
+/// Returns the agreement on an item that both runs have.
+const fn agreement(agrees: bool) -> Agreement {
+    if agrees { Agreement::Agrees } else { Agreement::Differs }
 }
 
-fn expectations(run: &RunDir) -> Result<Vec<Expectation>> {
-    Ok(RunSummary::of(run, TrialFilter::default())?.expectations)
+fn summary(run: &RunDir) -> Result<RunSummary> {
+    Ok(RunSummary::from_run(run, TrialFilter::default())?)
 }
 
 /// Compares verdicts: with a virtual clock they must be equal; elsewhere a trial must count in both runs or in neither. `any_number` means
@@ -142,7 +208,7 @@ fn trials(a: &[TrialEnd], b: &[TrialEnd], virtual_clock: bool, any_number: bool)
     let agree = all.iter().copied().filter(same).count();
     Item {
         name: "verdicts".to_owned(),
-        agrees: agree == all.len(),
+        agreement: agreement(agree == all.len()),
         details: format!("{agree} of {} trials agree", all.len()),
     }
 }
@@ -175,7 +241,7 @@ fn tables(a: &Digests, b: &Digests) -> Vec<Item> {
         let equal = files.len() - differing.len();
         let first = differing.first().map_or(String::new(), |file| format!("; {file} differs"));
         let details = format!("{equal} of {} files are equal{first}", files.len());
-        Item { name, agrees: differing.is_empty(), details }
+        Item { name, agreement: agreement(differing.is_empty()), details }
     };
     by_table.into_iter().map(item).collect()
 }
@@ -195,15 +261,22 @@ pub(super) fn claim(one: &Expectation, number: usize, rerun: &[Expectation]) -> 
     };
     let name = format!("claim {number}, {}{levels}", one.claim);
     let Some(other) = found else {
-        return Item { name, agrees: false, details: "the rerun has no such claim".to_owned() };
+        let details = "the rerun has no such claim".to_owned();
+        return Item { name, agreement: Agreement::Differs, details };
     };
+    if (one.outcome, other.outcome) == (Outcome::NotMeasured, Outcome::NotMeasured) {
+        let reasons = one.reasons.join("; ");
+        let details = format!("not measured in either run: {reasons}");
+        return Item { name, agreement: Agreement::NotCompared, details };
+    }
     let details = format!(
         "expected {}; artifact {}; rerun {}",
         one.expected_text(),
         outcome(one),
         outcome(other)
     );
-    Item { name, agrees: one.outcome == other.outcome && overlap(one, other), details }
+    let agrees = one.outcome == other.outcome && intervals_overlap(one, other);
+    Item { name, agreement: agreement(agrees), details }
 }
 
 /// Formats an outcome: `12 Mbit/s ±1 (holds)`.
@@ -216,10 +289,12 @@ fn outcome(claim: &Expectation) -> String {
 }
 
 /// Returns whether the intervals have a common value. With a single trial there is no interval, so only the outcomes are compared.
-fn overlap(a: &Expectation, b: &Expectation) -> bool {
-    let (Some((a_low, a_high)), Some((b_low, b_high))) = (a.interval, b.interval) else {
-        return true;
-    };
+fn intervals_overlap(a: &Expectation, b: &Expectation) -> bool {
+    a.interval.zip(b.interval).is_none_or(|(a, b)| overlap(a, b))
+}
+
+/// Returns whether two intervals have a common value.
+fn overlap((a_low, a_high): (f64, f64), (b_low, b_high): (f64, f64)) -> bool {
     a_low <= b_high && b_low <= a_high
 }
 

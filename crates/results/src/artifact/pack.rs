@@ -46,7 +46,7 @@ pub fn pack(run: &Path, output: &Path) -> Result<Packed> {
     refuse_inside(run, output)?;
     let (dir, known) = open_intact(run)?;
     let (record, _) = RunRecord::read(run)?;
-    let claims = RunSummary::of(&dir, TrialFilter::default())?.expectations;
+    let claims = RunSummary::from_run(&dir, TrialFilter::default())?.expectations;
     let name = name_of(run)?;
     let mut contents = run_files(run, &known)?;
     let facts = Facts { name: &name, record: &record, plan: dir.plan(), claims: &claims };

@@ -1,16 +1,20 @@
 //! The README of an artifact, in the order of the artifact appendices of USENIX and ACM: requirements, set-up, and the major claims, each
-//! with the command that checks it.
+//! with the command that checks it. Pasted in order into a shell in the directory of the archive, its commands work, whether or not the
+//! archive is unpacked there.
 
 use std::fmt::Write as _;
 
-use ccbench_proto::plan::Node;
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::plan::node::is_loopback;
+use ccbench_proto::plan::{Engine, Node, Series, Via};
 use ccbench_proto::schedule;
 
 use crate::backend::RunBackend;
 use crate::expect::{Expectation, Outcome};
 use crate::record::RunRecord;
+
+/// Where the README's command unpacks and reruns the artifact: not where the README itself is, because a rerun starts over.
+const EVALUATION: &str = "evaluation";
 
 /// The facts that the README describes.
 pub(super) struct Facts<'a> {
@@ -26,13 +30,12 @@ pub(super) struct Facts<'a> {
 
 /// Returns the README in Markdown.
 pub(super) fn readme(facts: &Facts<'_>) -> String {
-    let Facts { name, record, .. } = facts;
+    let record = facts.record;
     let backend = record.backend();
     let version = record.sessions.last().map_or("", |session| session.ccbench_version.as_str());
     let mut text = format!(
         "# Artifact: {}\n\n\
-         A run of ccbench {version}: plan, traces, results of every trial, and {}. ARCHIVE \
-         stands for the archive that contained this README.\n\n\
+         A run of ccbench {version}: plan, traces, results of every trial, and {}.\n\n\
          | file | content |\n|---|---|\n\
          | `run/plan.toml`, `run/plan.resolved.toml`, `run/traces/`, `run/cc/` | the experiment |\n\
          | `run/tables/`, `run/raw/` | every sample in Parquet, with units in the column names, and the output of the tools |\n\
@@ -62,18 +65,59 @@ pub(super) fn readme(facts: &Facts<'_>) -> String {
              artifact rerun` loads it only with `--allow-cc-digest {sha256}`."
         );
     }
+    text += &set_up(facts, &backend, version);
+    text += &evaluation(facts, &backend, &agents);
+    text += &claims(facts.name, facts.claims);
+    text
+}
+
+/// Returns how to install ccbench, the quick ways first, and a basic test.
+fn set_up(facts: &Facts<'_>, backend: &RunBackend, version: &str) -> String {
+    let mut text = format!(
+        "\n## Set-up\n\n\
+         Install ccbench {version}. A package of its release needs no compiler: `pip install ./ccbench-*.whl` in a virtual environment or, \
+         as root on Debian or Ubuntu, `apt-get install ./ccbench_*.deb`. Without a package, `make install` in its source tree compiles it \
+         in about half an hour.\n"
+    );
+    if let RunBackend::Lab { images } = backend {
+        let own = images.is_empty() || images.iter().any(|image| image.kernel == Series::Own);
+        if own {
+            text += "\nThe same release has the lab's kernels: `ccbench lab install ccbench-lab-kernels-*-x86_64.tar.gz`. Without this \
+                     package, `ccbench lab build` builds them in about 35 minutes.\n";
+        }
+        for image in images.iter().filter(|image| image.kernel != Series::Own) {
+            let kernel = image.kernel;
+            let _ = writeln!(
+                text,
+                "\n`ccbench lab build --kernel {kernel}` fetches the stock kernel {kernel} in about a minute."
+            );
+        }
+        if uses_modules(facts.plan) {
+            text += "\nPackages have no kernel modules, which this plan uses: `ccbench lab build --modules` builds them in about \
+                     five minutes.\n";
+        }
+    }
+    let (name, run) =
+        (quoted(&format!("{}.tar.gz", facts.name)), quoted(&format!("{}/run", facts.name)));
     let _ = write!(
         text,
-        "\n## Set-up\n\n\
-         Install ccbench {version} (`make install` in its source tree){}. Basic test, about a minute:\n\n\
-         ```sh\nccbench verify {name}/run\n```\n\n\
-         Its output ends with `0 damaged`.\n",
-        match backend {
-            RunBackend::Lab { .. } => ", then build the lab's kernels: `ccbench lab build`",
-            _ => "",
-        },
+        "\nPaste all commands below into one shell, in the directory that has the archive. The first line has the archive's file name; \
+         change it if yours differs. Basic test, about a minute:\n\n\
+         ```sh\nARCHIVE={name}\ntar xf \"$ARCHIVE\"\nccbench verify {run}\n```\n\n\
+         Its last line has `0 damaged`.\n"
     );
-    text += "\n## Evaluation\n\nOne command runs every trial again and compares the results:\n\n";
+    text
+}
+
+/// Returns whether a point of the plan loads a kernel module.
+fn uses_modules(plan: Option<&CheckedPlan>) -> bool {
+    let points = plan.map(CheckedPlan::points).unwrap_or_default();
+    let mut ccs = points.iter().flat_map(|point| point.plan.plan().cc.values());
+    ccs.any(|cc| cc.via == Via::Module)
+}
+
+/// Returns the command that runs the artifact again, and the expected result.
+fn evaluation(facts: &Facts<'_>, backend: &RunBackend, agents: &[(String, String)]) -> String {
     let needs_pki = agents.iter().any(|(target, _)| !is_loopback(target));
     let agents = match (agents.is_empty(), needs_pki) {
         (true, _) => "",
@@ -82,14 +126,22 @@ pub(super) fn readme(facts: &Facts<'_>) -> String {
     };
     // Only a testbed loads them into the kernel of the reviewer's machine.
     let on_testbed = matches!(backend, RunBackend::Testbed);
-    let digests = record.cc_digests.values().filter(|_| on_testbed);
+    let digests = facts.record.cc_digests.values().filter(|_| on_testbed);
     let allowed: String = digests.map(|sha256| format!(" --allow-cc-digest {sha256}")).collect();
-    let _ = write!(text, "```sh\nccbench artifact rerun ARCHIVE{agents}{allowed}\n```\n\n");
+    let mut text = format!(
+        "\n## Evaluation\n\n\
+         One command unpacks the archive into a new directory, runs every trial there and compares the results:\n\n\
+         ```sh\nccbench artifact rerun \"$ARCHIVE\" --directory {EVALUATION}{agents}{allowed}\n```\n\n"
+    );
     if needs_pki {
         text += "DIR has your certificates for these agents.\n\n";
     }
-    text += expected_result(&backend);
-    text += &claims(name, facts.claims);
+    text += &expected_result(facts, backend);
+    let _ = writeln!(
+        text,
+        "\nThe command refuses an existing directory: before you repeat it, remove `{EVALUATION}/{}`.",
+        facts.name
+    );
     text
 }
 
@@ -104,16 +156,37 @@ fn machines(agents: &[(String, String)]) -> String {
 }
 
 /// Returns how a rerun that reproduces the run ends.
-fn expected_result(backend: &RunBackend) -> &'static str {
-    match backend.has_virtual_clock() {
-        true => {
-            "Expected result: `reproduced: …` in the last line, exit code 0. Every Parquet file, and so every number, is equal \
-             byte for byte on any machine.\n"
+fn expected_result(facts: &Facts<'_>, backend: &RunBackend) -> String {
+    const REPRODUCED: &str = "Expected result: `reproduced: …` in the last line, exit code 0. ";
+    let is_measured = |claim: &Expectation| claim.outcome != Outcome::NotMeasured;
+    let at_most = facts.plan.map(|plan| plan.plan().repeat.at_most());
+    let has_no_flows = facts.plan.is_some_and(|plan| plan.plan().flows.is_empty());
+    match backend {
+        RunBackend::Simulator { .. } => format!(
+            "{REPRODUCED}Every Parquet file, and so every number, is equal byte for byte on any machine.\n"
+        ),
+        RunBackend::Lab { .. } => format!(
+            "{REPRODUCED}Every Parquet file, and so every number, is equal byte for byte on any such machine that gives the guest the \
+             same programs. The table `events` has their digest: it differs with, for example, another C library.\n"
+        ),
+        RunBackend::Testbed | RunBackend::Import if facts.claims.iter().any(is_measured) => format!(
+            "{REPRODUCED}Every claim that this run measured has the same outcome, and its 95 % confidence interval overlaps that of this \
+             run.\n"
+        ),
+        RunBackend::Testbed | RunBackend::Import if has_no_flows => {
+            "Expected result: `not compared: …` in the last line, exit code 0. Every trial counts in both runs. No number is compared: this \
+             run measured no claim, and its plan has no flow groups, whose throughput and smoothed RTT would be compared.\n"
+                .to_owned()
         }
-        false => {
-            "Expected result: `reproduced: …` in the last line, exit code 0: every claim has the same outcome, and its 95 % \
-             confidence interval overlaps that of this run.\n"
+        RunBackend::Testbed | RunBackend::Import if at_most == Some(1) => {
+            "Expected result: `not compared: …` in the last line, exit code 0. Every trial counts in both runs. No number is compared: this \
+             run measured no claim, and one trial of each point has no confidence interval.\n"
+                .to_owned()
         }
+        RunBackend::Testbed | RunBackend::Import => format!(
+            "{REPRODUCED}This run measured no claim, so throughput and smoothed RTT of each flow group in each phase are compared: the 95 % \
+             confidence intervals of their means overlap, or that of the difference contains 0.\n"
+        ),
     }
 }
 
@@ -138,7 +211,8 @@ fn requirements(backend: &RunBackend) -> String {
             );
         }
         RunBackend::Lab { images } => {
-            let mut text = "- Hardware: any machine with Linux; no root.\n".to_owned();
+            let mut text =
+                "- Hardware: an x86-64 machine with Linux; no root, no KVM.\n".to_owned();
             for image in images {
                 let (engine, kernel, sha256) = (image.engine, image.kernel, &image.engine_sha256);
                 let _ = writeln!(
@@ -146,6 +220,10 @@ fn requirements(backend: &RunBackend) -> String {
                     "- Software: the lab's engine {engine} (recipe sha256 {sha256}, {}) with the kernel {kernel}: {} {}.",
                     image.emulator, image.source, image.release
                 );
+            }
+            if images.iter().any(|image| image.engine == Engine::Uml) {
+                text += "- The engine uml needs seccomp filters, which a container may forbid, and 768 MiB in /dev/shm or `TMPDIR`, mounted \
+                         without `noexec`.\n";
             }
             return text;
         }
@@ -177,9 +255,10 @@ fn claims(name: &str, claims: &[Expectation]) -> String {
     if claims.is_empty() {
         return "\nThe plan has no claims (`[[expect]]`).\n".to_owned();
     }
-    let mut text = "\nThe next commands need the directory that the rerun unpacked. Each prints one claim with the numbers of \
-                    this run and the rerun, and exits with 0 if they agree.\n\n## Claims\n"
+    let mut text = "\nEach of the next commands prints one claim with the numbers of this run and of the last rerun. The exit code is 4 if \
+                    they differ; it is 0 if they agree or neither run measured the claim.\n\n## Claims\n"
         .to_owned();
+    let directory = quoted(&format!("{EVALUATION}/{name}"));
     for (claim, number) in claims.iter().zip(1..) {
         let levels = match claim.levels.is_empty() {
             true => String::new(),
@@ -199,9 +278,18 @@ fn claims(name: &str, claims: &[Expectation]) -> String {
             Outcome::NotMeasured => "not measured",
         };
         let _ = writeln!(text, "- This run: {} ({outcome})", claim.measured_text());
-        let _ = writeln!(text, "\n```sh\nccbench artifact claim {name} {number}\n```");
+        let _ = writeln!(text, "\n```sh\nccbench artifact claim {directory} {number}\n```");
     }
     text
+}
+
+/// Returns a word as a shell reads it. The name of a renamed results directory may have any characters.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+    if word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 fn plural(count: usize, word: &str) -> String {

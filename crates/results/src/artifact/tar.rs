@@ -4,6 +4,8 @@
 
 use std::io::{self, Read, Write};
 
+use crate::layout::is_inside;
+
 const BLOCK_BYTES: usize = 512;
 /// Length of the field `name`.
 const NAME_BYTES: usize = 100;
@@ -109,11 +111,6 @@ impl Default for Limits {
     fn default() -> Self {
         Self { max_files: 1 << 20, max_bytes: 8 << 30 }
     }
-}
-
-/// Returns whether a path consists only of names: it is relative, and has no `.`, `..` or control characters.
-pub(crate) fn is_inside(path: &str) -> bool {
-    path.split('/').all(|part| !["", ".", ".."].contains(&part)) && !path.contains(char::is_control)
 }
 
 /// Writes a file of `bytes` bytes.

@@ -4,10 +4,13 @@ use std::fs::File;
 use std::io::Write as _;
 
 use ccbench_proto::plan::expect::Test;
+use ccbench_proto::plan::{Engine, Series};
+use ccbench_proto::wire::{self, Role, Side, run_event::Payload};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use super::*;
+use crate::backend::LabImage;
 use crate::expect::{Expectation, Outcome};
 use crate::model::{RunInfo, TrialFilter};
 use crate::record::RunRecord;
@@ -29,15 +32,57 @@ fn finished_run(root: &Path, info: &RunInfo, trials: u16) -> PathBuf {
     run.path().to_path_buf()
 }
 
-/// Packs a run and unpacks it into a folder; returns the folder, too.
+/// Packs a run of three trials and unpacks it into a folder; returns the folder, too.
 fn artifact(info: &RunInfo) -> (tempfile::TempDir, Artifact) {
     let root = tempfile::tempdir().unwrap();
-    let run = finished_run(&root.path().join("results"), info, 3);
-    let archive = root.path().join("a.tar.gz");
-    pack(&run, &archive).unwrap();
-    let dir = unpack(&archive, &root.path().join("there"), Limits::default()).unwrap();
-    let artifact = Artifact::open(&dir).unwrap();
+    let artifact = artifact_of(root.path(), &finished_run(&root.path().join("results"), info, 3));
     (root, artifact)
+}
+
+/// Creates a finished run on a testbed with its summary. A flow has these bytes in each tenth of a second, and this round-trip time; both
+/// grow by a percent with each trial.
+fn run_with_flow(root: &Path, trials: u16, bytes: u64, rtt_us: u32) -> PathBuf {
+    let run = RunDir::create(root, &info()).unwrap();
+    for trial in 1..=trials {
+        let mut writer = filled_at(&run, trial, 1_700_000_002_000_000_000);
+        for tenth in 1..=9 {
+            let at_ns = 5_000_000_000 + tenth * 100_000_000;
+            let (flow_id, group) = ("f/0".to_owned(), "f".to_owned());
+            let interval = wire::Interval {
+                at_ns,
+                flow_id: flow_id.clone(),
+                group: group.clone(),
+                side: Side::Receiver.into(),
+                seconds: 0.1,
+                bytes: bytes * (100 + u64::from(trial)) / 100,
+                ..Default::default()
+            };
+            let sample = wire::FlowSample {
+                at_ns,
+                flow_id,
+                group,
+                side: Side::Sender.into(),
+                role: Role::Data.into(),
+                rtt_us: Some(rtt_us * (100 + u32::from(trial)) / 100),
+                ..Default::default()
+            };
+            for payload in [Payload::Interval(interval), Payload::FlowSample(sample)] {
+                writer.push("src", wire::RunEvent { payload: Some(payload) }).unwrap();
+            }
+        }
+        writer.commit(&good()).unwrap();
+    }
+    run.finish(RunStatus::Complete).unwrap();
+    summarize(run.path(), TrialFilter::default()).unwrap().written.unwrap();
+    run.path().to_path_buf()
+}
+
+/// Packs a run and unpacks it in this folder.
+fn artifact_of(root: &Path, run: &Path) -> Artifact {
+    let archive = root.join("a.tar.gz");
+    pack(run, &archive).unwrap();
+    let dir = unpack(&archive, &root.join("there"), Limits::default()).unwrap();
+    Artifact::open(&dir).unwrap()
 }
 
 /// Creates an archive with an entry of three bytes for each name.
@@ -81,18 +126,18 @@ fn the_command_of_the_readme_allows_the_congestion_controls() {
         let record = RunRecord::new(&RunInfo { backend, ccs, ..info() });
         let facts = readme::Facts { name: "r", record: &record, plan: None, claims: &[] };
         let text = readme::readme(&facts);
-        let rerun = text.lines().find(|line| line.starts_with("ccbench artifact rerun ARCHIVE"));
+        let rerun = text.lines().find(|line| line.starts_with("ccbench artifact rerun "));
         rerun.unwrap().to_owned()
     };
     let sha256 = |bytes: &[u8]| FileDigest::of(bytes).sha256;
     let allowed = format!(
-        "ccbench artifact rerun ARCHIVE --allow-cc-digest {} --allow-cc-digest {}",
+        "ccbench artifact rerun \"$ARCHIVE\" --directory evaluation --allow-cc-digest {} --allow-cc-digest {}",
         sha256(b"first"),
         sha256(b"other")
     );
     assert_eq!(command(RunBackend::Testbed), allowed);
     let in_lab = RunBackend::Lab { images: vec![] };
-    assert_eq!(command(in_lab), "ccbench artifact rerun ARCHIVE");
+    assert_eq!(command(in_lab), "ccbench artifact rerun \"$ARCHIVE\" --directory evaluation");
 }
 
 #[test]
@@ -107,11 +152,80 @@ fn the_readme_names_the_machines_and_the_certificates() {
     let remote = readme("192.0.2.1");
     for part in [
         "; src (agent at 192.0.2.1:7700, address 10.0.0.1).\n",
-        "\nccbench artifact rerun ARCHIVE --agents --pki DIR\n",
+        "\nccbench artifact rerun \"$ARCHIVE\" --directory evaluation --agents --pki DIR\n",
     ] {
         assert!(remote.contains(part), "no `{part}`: {remote}");
     }
-    assert!(readme("127.0.0.1").contains("\nccbench artifact rerun ARCHIVE --agents\n"));
+    let local = readme("127.0.0.1");
+    assert!(local.contains(" --directory evaluation --agents\n"), "{local}");
+}
+
+#[test]
+fn the_readme_names_the_quick_ways_to_install_first() {
+    let record = RunRecord::new(&RunInfo { backend: RunBackend::Lab { images: vec![] }, ..info() });
+    let facts = readme::Facts { name: "r", record: &record, plan: None, claims: &[] };
+    let text = readme::readme(&facts);
+    let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("no `{part}`: {text}"));
+    assert!(at("pip install ./ccbench-*.whl") < at("make install"), "{text}");
+    assert!(at("ccbench lab install ") < at("ccbench lab build"), "{text}");
+    at("- Hardware: an x86-64 machine with Linux");
+    let stock = LabImage {
+        engine: Engine::Qemu,
+        engine_sha256: String::new(),
+        emulator: String::new(),
+        kernel: Series::Debian612,
+        source: String::new(),
+        release: String::new(),
+        dilation: None,
+    };
+    let backend = RunBackend::Lab { images: vec![stock] };
+    let record = RunRecord::new(&RunInfo { backend, ..info() });
+    let text = readme::readme(&readme::Facts { record: &record, ..facts });
+    assert!(text.contains("`ccbench lab build --kernel 6.12`"), "{text}");
+    assert!(!text.contains("ccbench lab install"), "no package has a stock kernel: {text}");
+}
+
+/// Any file name may be that of a results directory.
+#[test]
+fn commands_of_the_readme_quote_the_directory() {
+    let record = RunRecord::new(&simulated());
+    let claims = [measured(None, Outcome::Holds)];
+    let facts = readme::Facts { name: "it's one", record: &record, plan: None, claims: &claims };
+    let text = readme::readme(&facts);
+    for line in [
+        r"ARCHIVE='it'\''s one.tar.gz'",
+        r"ccbench verify 'it'\''s one/run'",
+        r"ccbench artifact claim 'evaluation/it'\''s one' 1",
+    ] {
+        assert!(text.contains(&format!("\n{line}\n")), "no `{line}`: {text}");
+    }
+}
+
+/// What a rerun compares depends on the claims and the number of trials.
+#[test]
+fn the_readme_promises_only_what_is_compared() {
+    let record = RunRecord::new(&info());
+    let promise_of = |plan: &str, claims: &[Expectation], repeat: &str| {
+        let plan = format!("repeat = {repeat}\n{}", plan.replace("AGENT", "127.0.0.1"));
+        let (plan, _) = check::read(&plan, &[]).unwrap();
+        let facts = readme::Facts { name: "r", record: &record, plan: Some(&plan), claims };
+        let text = readme::readme(&facts);
+        text.lines().find(|line| line.starts_with("Expected result: ")).unwrap().to_owned()
+    };
+    let with_flows = format!("{PLAN}flows = [\"f\"]\n[flows.f]\nfrom = \"src\"\nto = \"dst\"\n");
+    let promise = |claims: &[Expectation], repeat: &str| promise_of(&with_flows, claims, repeat);
+    let holds = [measured(None, Outcome::Holds)];
+    let unmeasured = [measured(None, Outcome::NotMeasured)];
+    assert!(promise(&holds, "1").contains("Every claim that this run measured has the same"));
+    for none in [&unmeasured[..], &[]] {
+        let several = promise(none, "3");
+        assert!(several.contains("`reproduced: …`") && several.contains("means"), "{several}");
+        let single = promise(none, "1");
+        assert!(single.contains("`not compared: …`") && single.contains("one trial"), "{single}");
+        let of_probes = promise_of(PLAN, none, "3");
+        let is_true = ["`not compared: …`", "no flow groups"].iter().all(|p| of_probes.contains(p));
+        assert!(is_true && !of_probes.contains("reproduced"), "{of_probes}");
+    }
 }
 
 const PLAN: &str = r#"
@@ -140,19 +254,25 @@ fn an_archive_depends_only_on_the_run() {
     assert!(packed("a.tar.gz") == packed("b.tar.gz"));
 }
 
+/// Returns the names of the items in which a rerun differs.
+fn differing(comparison: &Comparison) -> Vec<&str> {
+    let items = comparison.items.iter().filter(|item| item.agreement == Agreement::Differs);
+    items.map(|item| item.name.as_str()).collect()
+}
+
 #[test]
 fn a_rerun_with_equal_tables_is_reproduced() {
     let (root, artifact) = artifact(&simulated());
     let same = finished_run(&root.path().join("same"), &simulated(), 3);
     let comparison = compare(&artifact, &same).unwrap();
-    assert!(comparison.is_reproduced(), "{}", text(&comparison));
+    assert_eq!(comparison.reproduction(), Reproduction::Reproduced, "{}", text(&comparison));
     assert_eq!(comparison.notes, [""; 0]);
     assert!(text(&comparison).ends_with("comparisons agree\n"), "{}", text(&comparison));
     let fewer = finished_run(&root.path().join("fewer"), &simulated(), 2);
     let comparison = compare(&artifact, &fewer).unwrap();
-    let differing = comparison.items.iter().filter(|item| !item.agrees);
-    let names: Vec<&str> = differing.map(|item| item.name.as_str()).collect();
-    assert!(names.contains(&"verdicts") && names.contains(&"tables/flow_samples"), "{names:?}");
+    assert_eq!(comparison.verdicts.agreement, Agreement::Differs);
+    let names = differing(&comparison);
+    assert!(names.contains(&"tables/flow_samples"), "{names:?}");
     assert!(text(&comparison).contains("\nnot reproduced: "), "{}", text(&comparison));
 }
 
@@ -161,8 +281,13 @@ fn files_are_not_compared_where_time_is_real() {
     let (root, artifact) = artifact(&info());
     let other = finished_run(&root.path().join("other"), &info(), 3);
     let comparison = compare(&artifact, &other).unwrap();
-    let names: Vec<&str> = comparison.items.iter().map(|item| item.name.as_str()).collect();
-    assert_eq!(names, ["verdicts"]);
+    // There are no claims and no flow groups.
+    assert!(comparison.items.is_empty(), "{}", text(&comparison));
+    assert_eq!(comparison.verdicts.agreement, Agreement::Agrees);
+    // Equal verdicts reproduce no number.
+    assert_eq!(comparison.reproduction(), Reproduction::NotCompared);
+    let last = "not compared: 1 of 1 comparisons agree; no number was compared: ";
+    assert!(text(&comparison).contains(last), "{}", text(&comparison));
     let simulated = finished_run(&root.path().join("simulated"), &simulated(), 3);
     let comparison = compare(&artifact, &simulated).unwrap();
     assert!(
@@ -170,6 +295,54 @@ fn files_are_not_compared_where_time_is_real() {
         "{:?}",
         comparison.notes
     );
+}
+
+#[test]
+fn without_a_measured_claim_means_of_groups_are_compared() {
+    let root = tempfile::tempdir().unwrap();
+    let other = |name: &str, trials, bytes, rtt_us| {
+        run_with_flow(&root.path().join(name), trials, bytes, rtt_us)
+    };
+    let artifact = artifact_of(root.path(), &other("packed", 3, 125_000, 20_000));
+    // Each trial is a little faster, so the interval of the difference excludes 0, but those of the means overlap.
+    let similar = compare(&artifact, &other("similar", 3, 125_600, 20_000)).unwrap();
+    assert_eq!(similar.reproduction(), Reproduction::Reproduced, "{}", text(&similar));
+    let names: Vec<&str> = similar.items.iter().map(|item| item.name.as_str()).collect();
+    let (throughput, srtt) = ("throughput_sum of group f in only", "srtt of group f in only");
+    assert_eq!(names, [throughput, srtt]);
+    assert!(text(&similar).contains("artifact 10.2 ±0.248 Mbit/s; rerun "), "{}", text(&similar));
+    // A tenth of the throughput; twice the round-trip time; no flow in the rerun, or none in the artifact.
+    let slower = compare(&artifact, &other("slower", 3, 12_500, 20_000)).unwrap();
+    assert_eq!(differing(&slower), [throughput], "{}", text(&slower));
+    assert_eq!(slower.reproduction(), Reproduction::NotReproduced);
+    assert!(text(&slower).contains("\nnot reproduced: 2 of 3 comparisons agree\n"));
+    let longer = compare(&artifact, &other("longer", 3, 125_000, 40_000)).unwrap();
+    assert_eq!(differing(&longer), [srtt], "{}", text(&longer));
+    let without = finished_run(&root.path().join("without"), &info(), 3);
+    let lost = compare(&artifact, &without).unwrap();
+    assert_eq!(lost.reproduction(), Reproduction::NotReproduced, "{}", text(&lost));
+    assert!(text(&lost).contains(&format!("DIFFERS  {srtt}: only the artifact has it\n")));
+    let flowless = artifact_of(&root.path().join("without"), &without);
+    let added = compare(&flowless, &other("added", 3, 125_000, 20_000)).unwrap();
+    assert!(text(&added).contains(&format!("DIFFERS  {throughput}: only the rerun has it\n")));
+}
+
+#[test]
+fn means_of_one_trial_are_not_compared() {
+    let root = tempfile::tempdir().unwrap();
+    let run = |name: &str, bytes| run_with_flow(&root.path().join(name), 1, bytes, 20_000);
+    let artifact = artifact_of(root.path(), &run("packed", 125_000));
+    let slower = compare(&artifact, &run("slower", 12_500)).unwrap();
+    assert_eq!(slower.reproduction(), Reproduction::NotCompared, "{}", text(&slower));
+    let printed = text(&slower);
+    assert!(
+        printed.contains("\n?        throughput_sum of group f in only: artifact "),
+        "{printed}"
+    );
+    let last =
+        "\nnot compared: 1 of 1 comparisons agree; not compared: 2; no number was compared: ";
+    assert!(printed.contains(last), "{printed}");
+    assert!(printed.ends_with(", or flow groups and `repeat` of at least 2\n"), "{printed}");
 }
 
 #[test]
@@ -329,7 +502,7 @@ fn measured(interval: Option<(f64, f64)>, outcome: Outcome) -> Expectation {
         interval,
         n_trials: 3,
         outcome,
-        why: vec![],
+        reasons: vec![],
     }
 }
 
@@ -337,13 +510,36 @@ fn measured(interval: Option<(f64, f64)>, outcome: Outcome) -> Expectation {
 fn a_claim_agrees_with_the_same_outcome_and_overlapping_intervals() {
     use Outcome::{DoesNotHold, Holds, NotMeasured};
     let of_artifact = measured(Some((11e6, 13e6)), Holds);
-    let agrees = |rerun: &[Expectation]| compare::claim(&of_artifact, 1, rerun).agrees;
+    let agrees = |rerun: &[Expectation]| {
+        compare::claim(&of_artifact, 1, rerun).agreement == Agreement::Agrees
+    };
     assert!(agrees(&[measured(Some((12e6, 15e6)), Holds)]));
     assert!(!agrees(&[measured(Some((14e6, 15e6)), Holds)]), "no common value");
     assert!(!agrees(&[measured(Some((9e6, 12e6)), DoesNotHold)]));
     assert!(agrees(&[measured(None, Holds)]), "one trial has no interval");
     assert!(!agrees(&[]));
     let unmeasured = Expectation { point_id: None, ..measured(None, NotMeasured) };
-    let item = compare::claim(&of_artifact, 1, &[unmeasured]);
-    assert!(!item.agrees && item.line().contains("rerun not measured"), "{}", item.line());
+    let item = compare::claim(&of_artifact, 1, std::slice::from_ref(&unmeasured));
+    assert_eq!(item.agreement, Agreement::Differs);
+    assert!(item.line().contains("rerun not measured"), "{}", item.line());
+    let item = compare::claim(&unmeasured, 1, &[of_artifact]);
+    assert_eq!(item.agreement, Agreement::Differs, "only the rerun measured it: {}", item.line());
+}
+
+#[test]
+fn a_claim_that_neither_run_measured_is_no_agreement() {
+    let reasons = vec!["not run".to_owned()];
+    let unmeasured =
+        Expectation { point_id: None, reasons, ..measured(None, Outcome::NotMeasured) };
+    let item = compare::claim(&unmeasured, 1, std::slice::from_ref(&unmeasured));
+    assert_eq!(item.line(), "?        claim 1, fast: not measured in either run: not run\n");
+    let verdicts = Item { agreement: Agreement::Agrees, ..item.clone() };
+    let mut comparison = Comparison { verdicts, items: vec![item], notes: vec![] };
+    assert_eq!(comparison.reproduction(), Reproduction::NotCompared);
+    let measured_claim = measured(Some((11e6, 13e6)), Outcome::Holds);
+    let of_rerun = std::slice::from_ref(&measured_claim);
+    comparison.items.push(compare::claim(&measured_claim, 2, of_rerun));
+    assert_eq!(comparison.reproduction(), Reproduction::Reproduced);
+    let last = "\nreproduced: 2 of 2 comparisons agree; not compared: 1\n";
+    assert!(text(&comparison).ends_with(last), "{}", text(&comparison));
 }

@@ -34,7 +34,7 @@ fn key<'a>(points: &'a Points, claim: &'a Expectation) -> Key<'a> {
 
 impl ComparedClaims {
     /// Matches the claims of two runs, A and B, by their text, their limits and the levels of their points.
-    pub(super) fn of([a, b]: [(&Points, &[Expectation]); 2]) -> Self {
+    pub(super) fn new([a, b]: [(&Points, &[Expectation]); 2]) -> Self {
         let mut of_b: BTreeMap<Key<'_>, Vec<&Expectation>> = BTreeMap::new();
         for claim in b.1 {
             of_b.entry(key(b.0, claim)).or_default().push(claim);
@@ -223,7 +223,7 @@ mod tests {
             interval: None,
             n_trials: 1,
             outcome,
-            why: vec![],
+            reasons: vec![],
         }
     }
 
@@ -234,7 +234,7 @@ mod tests {
 
     fn compared(a: (&Points, &[Expectation]), b: (&Points, &[Expectation])) -> Differences {
         let names = ("a".to_owned(), "b".to_owned());
-        let claims = ComparedClaims::of([a, b]);
+        let claims = ComparedClaims::new([a, b]);
         Differences {
             names,
             rows: vec![],

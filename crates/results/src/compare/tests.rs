@@ -42,6 +42,7 @@ fn summary(failed: u16) -> Summary {
         planned: 10,
         fallbacks: vec![],
         steal_pct: BTreeMap::new(),
+        completion_bounds_us: BTreeMap::new(),
         notes: vec![],
     }
 }
@@ -53,7 +54,7 @@ fn trial_without_undefined_values_counts_as_zero() {
     let [a, b] = [("a", 1), ("b", 0)]
         .map(|(name, failed)| order.side(&summary(failed), name.to_owned(), &[], &points));
     let requested = ["convergence_time:undefined".to_owned()];
-    let found = order.differences(a, b, &Metrics::of(&requested, &[], false)).unwrap();
+    let found = order.differences(a, b, &Metrics::new(&requested, &[], false)).unwrap();
     let of: Vec<_> = found.rows.iter().map(|row| (row.stat, row.numbers.means)).collect();
     assert_eq!(of, [(UNDEFINED, (0.1, 0.0))]);
     assert_eq!((found.rows[0].numbers.n, found.rows[0].numbers.paired), ((10, 10), true));

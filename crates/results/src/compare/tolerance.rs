@@ -81,11 +81,11 @@ pub struct JudgedPoint {
     pub exceeded: Vec<String>,
 }
 
-/// Returns every point with a judged row. A point agrees if all its judged rows do and both sides have them. `lone` has the points and
+/// Returns every point with a judged row. A point agrees if all its judged rows do and both sides have them. `unmatched` has the points and
 /// names of rows that only one side has.
 pub(super) fn judged_points(
     rows: &[Compared],
-    lone: &BTreeSet<(usize, String)>,
+    unmatched: &BTreeSet<(usize, String)>,
     order: &[String],
 ) -> Vec<JudgedPoint> {
     let mut judged: BTreeMap<&str, Vec<String>> = BTreeMap::new();
@@ -95,7 +95,7 @@ pub(super) fn judged_points(
             exceeded.push(format!("{} of {} in {}", row.metric, row.subject, row.phase));
         }
     }
-    for (point, name) in lone {
+    for (point, name) in unmatched {
         judged.entry(&order[*point]).or_default().push(format!("{name}, which only one run has"));
     }
     let mut points: Vec<JudgedPoint> = Vec::with_capacity(judged.len());

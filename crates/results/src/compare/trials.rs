@@ -25,7 +25,7 @@ struct NotOk {
 
 impl SideTrials {
     /// Counts the trials of these points of a run.
-    pub(super) fn of(summary: &Summary, points: &BTreeSet<u32>) -> Self {
+    pub(super) fn new(summary: &Summary, points: &BTreeSet<u32>) -> Self {
         let ends = points.iter().flat_map(|point| summary.trials_of(*point));
         Self::counted(ends.map(|end| (end.status, &end.reasons[..])), summary.trial_filter)
     }

@@ -51,8 +51,8 @@ pub struct Expectation {
     pub n_trials: u32,
     /// Whether the claim holds.
     pub outcome: Outcome,
-    /// Why the claim was not measured, or notes on the measurement. The field has the column's name.
-    pub why: Vec<String>,
+    /// Why the claim was not measured, or notes on the measurement: the column `reason`.
+    pub reasons: Vec<String>,
 }
 
 impl Expectation {
@@ -62,10 +62,10 @@ impl Expectation {
         serde_json::json!({
             "event": "expectation", "expectation": self.index, "claim": self.claim, "source": self.source, "published": self.published,
             "point_id": self.point_id, "levels": self.levels, "number": self.number, "unit": test.map(|test| test.unit),
-            "least": test.and_then(|test| test.least), "most": test.and_then(|test| test.most),
+            "lower_bound": test.and_then(|test| test.least), "upper_bound": test.and_then(|test| test.most),
             "measured": self.measured, "ci_low": self.interval.map(|(low, _)| low),
             "ci_high": self.interval.map(|(_, high)| high), "n_trials": self.n_trials,
-            "verdict": self.outcome.as_str(), "why": self.why,
+            "verdict": self.outcome.as_str(), "reason": self.reasons,
         })
     }
 }

@@ -23,11 +23,11 @@ pub fn text(rows: &[Expectation], width: u16) -> String {
     table.set_header(["", "claim", "published", "expected", "measured", "holds?"]);
     let mut notes: Vec<(&str, Vec<usize>)> = Vec::new();
     for (nth, row) in rows.iter().enumerate() {
-        let noted = if row.why.is_empty() { "" } else { " *" };
-        for why in &row.why {
-            match notes.iter_mut().find(|(known, _)| known == why) {
+        let noted = if row.reasons.is_empty() { "" } else { " *" };
+        for reason in &row.reasons {
+            match notes.iter_mut().find(|(known, _)| known == reason) {
                 Some((_, of)) => of.push(nth + 1),
-                None => notes.push((why, vec![nth + 1])),
+                None => notes.push((reason, vec![nth + 1])),
             }
         }
         let repeated = nth > 0 && rows[nth - 1].index == row.index;
@@ -59,9 +59,9 @@ pub fn text(rows: &[Expectation], width: u16) -> String {
         out.push_str(" Measured: mean over trials, ±: 95 % confidence interval.");
     }
     out.push('\n');
-    for (why, of) in notes {
+    for (reason, of) in notes {
         let begin = format!("* {}: ", number_ranges(&of));
-        let _ = writeln!(out, "{}", wrapped(&begin, why, usize::from(width.max(MIN_WIDTH))));
+        let _ = writeln!(out, "{}", wrapped(&begin, reason, usize::from(width.max(MIN_WIDTH))));
     }
     out
 }

@@ -73,6 +73,7 @@ fn summary(phase_rows: Vec<PhaseRow>, trials: Vec<TrialEnd>) -> Summary {
         planned: 6,
         fallbacks: vec![],
         steal_pct: BTreeMap::new(),
+        completion_bounds_us: BTreeMap::new(),
         notes: vec![],
     }
 }
@@ -104,8 +105,8 @@ fn mean_decides_a_claim_and_interval_across_the_limit_is_noted() {
     // t(0.975, 2) = 4.3027 times 1 ms, divided by the square root of 3.
     let (low, high) = found[0].interval.unwrap();
     assert!((low - 23_515.9).abs() < 1.0 && (high - 28_484.1).abs() < 1.0);
-    assert_eq!(found[0].why, ["the 95 % interval includes the limit"]);
-    assert!(found[1].why.is_empty());
+    assert_eq!(found[0].reasons, ["the 95 % interval includes the limit"]);
+    assert!(found[1].reasons.is_empty());
     assert_eq!(
         (found[0].measured_text().as_str(), found[0].expected_text().as_str()),
         ("26 ±2.48 ms", "22.3 to 27.3 ms")
@@ -156,13 +157,13 @@ fn ratios_pair_the_same_repetition() {
     assert_eq!((found[0].measured, found[0].n_trials), (Some(5.0), 2));
     assert_eq!(found[0].interval, Some((5.0, 5.0)), "not the spread of the times");
     let left_out = "1 of 3 trials left out: the second number is missing, or both are zero";
-    assert_eq!((&found[0].why[..], found[1].why.len()), (&[left_out.to_owned()][..], 0));
+    assert_eq!((&found[0].reasons[..], found[1].reasons.len()), (&[left_out.to_owned()][..], 0));
     assert_eq!(
         (found[1].measured, found[1].n_trials, found[1].outcome),
         (Some(2.0), 3, Outcome::Holds)
     );
     assert_eq!((found[2].measured, found[2].outcome), (None, Outcome::NotMeasured));
-    assert_eq!(found[2].why, ["no counted trial has the srtt of group long in alone"]);
+    assert_eq!(found[2].reasons, ["no counted trial has the srtt of group long in alone"]);
     assert_eq!(
         found[1].number,
         "srtt of group long in loaded over srtt of group long in loaded at queue=small"
@@ -178,7 +179,7 @@ fn an_interrupted_trial_has_not_failed() {
     let failed = end(0, 3, TrialStatus::Failed, vec![Reason::new(ReasonCode::NotRun, "why")]);
     let claims =
         format!("{SRTT}phase = \"loaded\"\nwhere = {{ queue = \"large\" }}\nabove = \"1ms\"\n");
-    let why = |rows, trials| judged(&claims, &summary(rows, trials)).remove(0).why;
+    let why = |rows, trials| judged(&claims, &summary(rows, trials)).remove(0).reasons;
     assert_eq!(why(vec![], vec![interrupted(1)]), ["the trial was interrupted"]);
     let both = vec![interrupted(1), interrupted(2)];
     assert_eq!(why(vec![], both.clone()), ["all 2 trials were interrupted"]);
@@ -200,7 +201,7 @@ fn unmeasured_claim_has_a_reason() {
         "{SRTT}phase = \"loaded\"\nabove = \"1ms\"\n{SRTT}skip = \"needs a base station\"\n"
     );
     let found = judged(&claims, &of_none);
-    let why: Vec<&str> = found.iter().map(|row| row.why[0].as_str()).collect();
+    let why: Vec<&str> = found.iter().map(|row| row.reasons[0].as_str()).collect();
     assert_eq!(why[0], "all 2 trials failed: not_run: no such congestion control");
     assert_eq!(why[1..], ["not run", "needs a base station"]);
     assert!(found.iter().all(|row| row.outcome == Outcome::NotMeasured && row.measured.is_none()));
@@ -219,7 +220,7 @@ fn unmeasured_claim_has_a_reason() {
     let found = judged(&claims, &of_one);
     assert_eq!(found[0].outcome, Outcome::Holds);
     assert_eq!(
-        found[0].why,
+        found[0].reasons,
         ["1 of 3 trials degraded (link_late)", "2 of 3 trials failed (not_run)"]
     );
 }
@@ -238,12 +239,12 @@ fn undefined_values_are_counted() {
     let in_some = [time(1, "mean", 4e6), time(2, "undefined", 1.0), time(3, "mean", 6e6)];
     let found = judged(claims, &summary(in_some.to_vec(), ok(0)));
     assert_eq!((found[0].measured, found[0].n_trials), (Some(5e6), 2));
-    assert_eq!(found[0].why, ["defined in 2 of 3 trials"]);
+    assert_eq!(found[0].reasons, ["defined in 2 of 3 trials"]);
     let never = (1..=3).map(|trial| time(trial, "undefined", 1.0)).collect();
     let found = judged(claims, &summary(never, ok(0)));
     assert_eq!(found[0].outcome, Outcome::NotMeasured);
     let why = "is undefined in 3 of the counted trials";
-    assert_eq!(found[0].why, [format!("the convergence_time of all flows in loaded {why}")]);
+    assert_eq!(found[0].reasons, [format!("the convergence_time of all flows in loaded {why}")]);
     // If an index is undefined in some instants, the trial still has a value. The timescale is part of the number.
     let of_index = [
         of_net(1, "jain_fairness", "mean", 0.9),
@@ -252,7 +253,7 @@ fn undefined_values_are_counted() {
     ];
     let claims = claims.replace("convergence_time", "jain_fairness").replace("\"60s\"", "1");
     let found = judged(&claims, &summary(of_index.to_vec(), ok(0)));
-    assert_eq!((found[0].measured, found[0].why.len()), (Some(0.9), 0));
+    assert_eq!((found[0].measured, found[0].reasons.len()), (Some(0.9), 0));
     assert_eq!(found[0].number, "jain_fairness of all flows in loaded (timescale 300 ms)");
 }
 
@@ -305,7 +306,7 @@ fn missing_median_exceeds_an_upper_limit() {
              phase = \"loaded\"\nwhere = {{ queue = \"large\" }}\n{limits}\n"
         );
         let found = judged(&claim, &summary(rows.clone(), trials.clone())).remove(0);
-        (found.outcome, found.measured, found.why)
+        (found.outcome, found.measured, found.reasons)
     };
     let why = "the fetch_time (km_median) of probe page in loaded exceeds every completed time in 4 of the counted trials, \
                so the upper limit cannot be tested";
@@ -349,42 +350,43 @@ fn infinite_ratio_exceeds_an_upper_limit() {
         assert_eq!((found.outcome, found.n_trials), (Outcome::DoesNotHold, 5), "{limits}");
         assert_eq!((found.measured, found.interval), (Some(f64::INFINITY), None));
         assert_eq!(
-            (found.measured_text().as_str(), &found.why[..]),
+            (found.measured_text().as_str(), &found.reasons[..]),
             ("inf", &[infinite.to_owned()][..])
         );
     }
     let found = judge(100.0, others, "above = 1");
     assert_eq!((found.outcome, found.measured, found.n_trials), (Outcome::NotMeasured, None, 0));
-    assert_eq!(found.why, [infinite]);
+    assert_eq!(found.reasons, [infinite]);
     // Zero over zero is no ratio, but zero over anything else is.
     let found = judge(0.0, others, "below = 2");
     assert_eq!((found.outcome, found.measured, found.n_trials), (Outcome::Holds, Some(0.0), 1));
     let left_out = "4 of 5 trials left out: the second number is missing, or both are zero";
-    assert_eq!(found.why, [left_out]);
+    assert_eq!(found.reasons, [left_out]);
     let found = judge(0.0, [0.0; 5], "below = 2");
-    assert_eq!(found.why, ["no repetition has both numbers, or both are zero"]);
+    assert_eq!(found.reasons, ["no repetition has both numbers, or both are zero"]);
 }
 
-/// Differences of goodputs over a number that is zero.
+/// Some numbers, such as utilities, may be negative.
 #[test]
 fn infinite_ratios_of_both_signs_have_no_mean() {
     let own = [100.0, -100.0, 50.0];
     let mut rows = Vec::new();
     for (trial, own) in (1..).zip(own) {
-        rows.push(row(0, trial, "loaded", "throughput", own));
-        rows.push(row(0, trial, "alone", "throughput", 0.0));
+        rows.push(row(0, trial, "loaded", "retransmissions", own));
+        rows.push(row(0, trial, "alone", "retransmissions", 0.0));
     }
+    rows.iter_mut().for_each(|row| row.stat = "sum");
     let trials: Vec<TrialEnd> =
         (1..=3).map(|trial| end(0, trial, TrialStatus::Ok, vec![])).collect();
     for limits in ["below = 2", "above = 2"] {
         let claim = format!(
-            "\n[[expect]]\nclaim = \"c\"\nmetric = \"throughput\"\ngroup = \"long\"\nphase = \"loaded\"\n\
+            "\n[[expect]]\nclaim = \"c\"\nmetric = \"retransmissions\"\ngroup = \"long\"\nphase = \"loaded\"\n\
              where = {{ queue = \"large\" }}\nover = {{ phase = \"alone\" }}\n{limits}\n"
         );
         let found = judged(&claim, &summary(rows.clone(), trials.clone())).remove(0);
         assert_eq!((found.outcome, found.measured), (Outcome::NotMeasured, None), "{limits}");
         assert_eq!(
-            found.why,
+            found.reasons,
             ["the ratio is infinite in 3 of 3 trials: the second number is zero"]
         );
     }
@@ -440,5 +442,11 @@ fn expectations_table_has_a_row_for_every_claim() {
     let verdicts = frame.column("verdict").unwrap().str().unwrap();
     assert_eq!((verdicts.get(0), verdicts.get(1)), (Some("holds"), Some("not_measured")));
     assert_eq!(frame.column("measured").unwrap().null_count(), 1);
-    assert_eq!(frame.column("least").unwrap().f64().unwrap().get(0), Some(1000.0));
+    assert_eq!(frame.column("lower_bound").unwrap().f64().unwrap().get(0), Some(1000.0));
+    assert_eq!(frame.column("upper_bound").unwrap().null_count(), 2);
+    let reasons = frame.column("reason").unwrap().str().unwrap();
+    let events: Vec<_> = found.iter().map(Expectation::json).collect();
+    assert_eq!(events[0]["lower_bound"], 1000.0);
+    assert!(events[0].get("upper_bound").is_some_and(serde_json::Value::is_null));
+    assert_eq!(events[1]["reason"][0].as_str(), reasons.get(1));
 }

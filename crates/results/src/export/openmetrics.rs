@@ -236,7 +236,7 @@ mod tests {
             "agent_rss_bytes" => [1e6, 2e6, 3e6],
             "softnet_dropped" => [2.0, 3.0, 0.0],
         );
-        Lines::of(frame.unwrap())
+        Lines::new(frame.unwrap())
     }
 
     #[test]

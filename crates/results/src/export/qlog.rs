@@ -1,8 +1,8 @@
 //! Exports qlog files: what QUIC's recovery events say about a TCP sender, for qvis and other qlog tools.
 //!
-//! The files have the schema "0.4" of draft-ietf-quic-qlog-main-schema-07 (`QlogFile`, `Trace`, `Event`), and the events of
-//! draft-ietf-quic-qlog-quic-events-07, section "Recovery events". TCP has no packet numbers, so `packet_lost` has no header; the kernel
-//! does not keep the latest RTT, so `metrics_updated` does not have it.
+//! The files have the schema "0.3" of draft-ietf-quic-qlog-main-schema-05 (`QlogFile`, `Trace`, `Event`), and events of
+//! draft-ietf-quic-qlog-quic-events-04. TCP has no packet numbers, so `packet_lost` has no header; the kernel does not keep the latest
+//! RTT, so `metrics_updated` does not have it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -24,12 +24,14 @@ use crate::part::write_file;
 use crate::store::RunDir;
 use crate::summary::query::{Lines, collect, number, scan, sender, srtt_ms};
 
+mod sent;
 mod states;
 
+use sent::sent_packets;
 pub(super) use states::{States, states};
 
-/// `QlogFile.qlog_version`.
-const VERSION: &str = "0.4";
+/// `QlogFile.qlog_version`: the newest version that qvis reads.
+const VERSION: &str = "0.3";
 /// States of loss recovery (`enum tcp_ca_state`, include/uapi/linux/tcp.h).
 const CA_STATES: [&str; 5] = ["open", "disorder", "cwr", "recovery", "loss"];
 
@@ -122,6 +124,8 @@ struct Sender {
 struct Sample {
     time_ms: f64,
     metrics: [Option<f64>; METRICS.len()],
+    /// Bytes sent so far, with retransmissions.
+    sent_bytes: Option<f64>,
     ca_state: Option<usize>,
 }
 
@@ -246,7 +250,8 @@ impl Tables {
     fn read(run: &RunDir, end: &TrialEnd, senders: &[Sender]) -> Result<Self> {
         let samples = |table| {
             let metrics = METRICS.into_iter().map(|(name, of, _)| of().alias(name));
-            Rows::read(run, end, table, sender(), metrics.chain([number("ca_state")]).collect())
+            let others = ["bytes_sent", "ca_state"].map(number);
+            Rows::read(run, end, table, sender(), metrics.chain(others).collect())
         };
         let acks = samples("acks")?;
         let needs_polled = senders.iter().any(|sender| !acks.flows.contains_key(&sender.flow_id));
@@ -339,6 +344,7 @@ fn samples(rows: &Rows, flow_id: &str) -> Vec<Sample> {
         Some(Sample {
             time_ms: lines.number("time", line)?,
             metrics: METRICS.map(|(name, ..)| lines.number(name, line)),
+            sent_bytes: lines.number("bytes_sent", line),
             ca_state: lines.number("ca_state", line).map(|state| state as usize),
         })
     })
@@ -375,6 +381,7 @@ fn named_values(rows: &Rows, flow_id: &str) -> Vec<NamedValue> {
 /// Returns all events in time order, as the schema requires.
 fn events(samples: &[Sample], socket: &[SocketEvent], states: &[NamedValue]) -> Vec<Event> {
     let mut events = metric_updates(samples);
+    events.extend(sent_packets(samples));
     // Every watched socket has a row that names its congestion control.
     match socket.is_empty() {
         true => events.extend(sampled_states(samples)),
@@ -483,7 +490,8 @@ mod tests {
             "packets_in_flight" => Some(in_flight),
             _ => None,
         };
-        Sample { time_ms, metrics: METRICS.map(of), ca_state: Some(ca_state) }
+        let metrics = METRICS.map(of);
+        Sample { time_ms, metrics, sent_bytes: None, ca_state: Some(ca_state) }
     }
 
     fn shown(events: &[Event]) -> Vec<(f64, &str, String)> {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ccbench_proto::plan::Plan;
 
-use super::data::group_of;
+use crate::summary::group_of;
 
 /// The algorithms of those instances of congestion controls whose algorithm the matrix selects, by point and instance. The names of such
 /// instances do not show which algorithm runs.
@@ -13,7 +13,7 @@ pub(super) struct SelectedAlgorithms(BTreeMap<(u32, String), String>);
 
 impl SelectedAlgorithms {
     /// Collects the algorithms from the plans of all points.
-    pub(super) fn of(plans: &BTreeMap<u32, Plan>) -> Self {
+    pub(super) fn from_plans(plans: &BTreeMap<u32, Plan>) -> Self {
         let mut algorithms: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for (name, cc) in plans.values().flat_map(|plan| &plan.cc) {
             algorithms.entry(name).or_default().insert(&cc.algorithm);
@@ -104,7 +104,7 @@ mod tests {
             let plans: BTreeMap<u32, Plan> = (0..).zip(algorithms.map(plan)).collect();
             let group = |id: u32, group: &str, cc: &str| ((id, group.to_owned()), cc.to_owned());
             let ccs = (0..2).flat_map(|id| [group(id, "a", "scheme"), group(id, "b", "gentle")]);
-            CcNames::new(ccs.collect(), SelectedAlgorithms::of(&plans))
+            CcNames::new(ccs.collect(), SelectedAlgorithms::from_plans(&plans))
         };
         let selected = names(["vegas", "ta"]);
         assert_eq!(selected.named("a/0", &[0]), "a/0 (vegas)");

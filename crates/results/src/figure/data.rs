@@ -17,7 +17,7 @@ use crate::model::Levels;
 use crate::store::RunDir;
 pub(super) use crate::summary::group_of;
 use crate::summary::query::values;
-use crate::summary::{Group, PathLimits, Schedule, Summary};
+use crate::summary::{Group, PathLimits, Schedule, Summary, UNREAD_TABLE};
 use crate::summary::{compute_of, payload_share, sender_ccs, with_key};
 
 /// The selected part of a run.
@@ -87,13 +87,14 @@ impl Selection {
     pub(super) fn open(path: &std::path::Path, request: &Request) -> Result<Self> {
         request.check()?;
         let run = RunDir::open(path)?;
-        run.check(|_| true);
+        let is_of_summary = request.kind.is_of_summary();
+        run.check(|table| !is_of_summary || table != UNREAD_TABLE);
         let (factors, points) = run.points();
-        let schedule = Schedule::of(run.plan());
+        let schedule = Schedule::from_plan(run.plan());
         let plans = run.plan().map_or(vec![], CheckedPlan::points);
         let normalized = |point: &Point| (point.id, resolve::normalize(point.plan.plan()));
         let plans = plans.iter().map(normalized).collect();
-        let algorithms = SelectedAlgorithms::of(&plans);
+        let algorithms = SelectedAlgorithms::from_plans(&plans);
         let mut trials = run.trials();
         trials.retain(|end| request.trial_filter.includes(end.status));
         let request = request.clone();
@@ -101,9 +102,9 @@ impl Selection {
         let mut data =
             Self { run, request, trials, factors, varying, points, plans, algorithms, schedule };
         // Trials first, because they determine which other values exist.
-        let wheres = data.request.wheres.clone();
+        let filters = data.request.filters.clone();
         let (of_rows, of_trials): (Vec<_>, Vec<_>) =
-            wheres.iter().partition(|(column, _)| data.is_row_column(column));
+            filters.iter().partition(|(column, _)| data.is_row_column(column));
         for (column, value) in of_trials.into_iter().chain(of_rows) {
             data.apply_filter(column, value)?;
         }
@@ -191,8 +192,8 @@ impl Selection {
 
     /// Returns the filter value of a row column; `None` if there is no filter.
     pub(super) fn wanted(&self, column: &str) -> Option<&str> {
-        let mut wheres = self.request.wheres.iter();
-        let found = wheres.find(|(name, _)| name == column && self.is_row_column(name));
+        let mut filters = self.request.filters.iter();
+        let found = filters.find(|(name, _)| name == column && self.is_row_column(name));
         found.map(|(_, value)| value.as_str())
     }
 
@@ -237,7 +238,7 @@ impl Selection {
             factor => !self.is_factor(factor) || self.level(id, factor) == Some(value),
         };
         let is_planned = |id: &u32| {
-            self.request.wheres.iter().all(|(column, value)| accepts(*id, column, value))
+            self.request.filters.iter().all(|(column, value)| accepts(*id, column, value))
         };
         self.points.keys().copied().filter(is_planned).collect()
     }
@@ -295,13 +296,13 @@ impl Selection {
 
     /// Returns the file name: kind, filters and, if there are several points, the point.
     pub(super) fn stem(&self, end: Option<&TrialEnd>) -> String {
-        let Request { wheres, metrics, trial_filter, .. } = &self.request;
+        let Request { filters, metrics, trial_filter, .. } = &self.request;
         let Request { x, y, by, .. } = &self.request;
         let axes = [("x", x), ("y", y), ("by", by)];
         let axes =
             axes.iter().filter_map(|(axis, factor)| Some(format!("{axis}={}", factor.as_ref()?)));
         let value = |column: &str, value: &str| self.file_part(column, value, str::to_owned);
-        let chosen = wheres.iter().map(|(column, of)| format!("{column}={}", value(column, of)));
+        let chosen = filters.iter().map(|(column, of)| format!("{column}={}", value(column, of)));
         let chosen = chosen.chain(axes);
         let metrics = metrics.iter().map(|metric| format!("metric={metric}"));
         let trials =

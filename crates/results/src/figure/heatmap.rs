@@ -19,7 +19,7 @@ mod values;
 
 /// Draws the figures.
 pub(super) fn draw(data: &Selection) -> Result<Vec<Figure>> {
-    let layout = grid::Layout::of(data)?;
+    let layout = grid::Layout::new(data)?;
     let summary = data.summary()?;
     draw_layout(data, &layout, &summary, Cells::Plain)
 }
@@ -31,7 +31,7 @@ pub(super) fn draw_lines(data: &Selection) -> Result<Vec<Figure>> {
 
 /// Draws the figures from a computed summary of the selected trials, with links.
 pub(super) fn draw_summary(data: &Selection, summary: &Summary) -> Result<Vec<Figure>> {
-    draw_layout(data, &grid::Layout::of(data)?, summary, Cells::Links)
+    draw_layout(data, &grid::Layout::new(data)?, summary, Cells::Links)
 }
 
 /// What the cells are in the SVG.
@@ -49,7 +49,9 @@ fn draw_layout(
     cells: Cells,
 ) -> Result<Vec<Figure>> {
     let panels = layout.files.iter().map(|file| file.panels.len()).sum::<usize>() > 1;
-    let Some(values) = values::Values::of(data, summary, panels)? else { return Ok(vec![]) };
+    let Some(values) = values::Values::from_selection(data, summary, panels)? else {
+        return Ok(vec![]);
+    };
     let sheets = sheet::Sheets::new(data, summary, layout, &values, cells);
     Ok(layout.files.iter().map(|file| sheets.figure(file)).collect())
 }

@@ -58,7 +58,7 @@ pub(super) fn flows(data: &Selection, trials: &[&TrialEnd]) -> Result<Vec<Flow>>
         let of_phase = |phase: &PhaseRecord| {
             let rows: Vec<&PhaseRow> = rows.iter().filter(|row| row.phase == phase.name).collect();
             let net = if data.accepts_every_flow() { net(&rows) } else { Instant::default() };
-            (phase.name.clone(), (Running::of(&rows, phase, &data.schedule), net))
+            (phase.name.clone(), (Running::new(&rows, phase, &data.schedule), net))
         };
         let of_phases: BTreeMap<String, (Running<'_>, Instant)> =
             end.phases.iter().map(of_phase).collect();

@@ -84,7 +84,7 @@ type Panel<'m> = (&'m Metric, Vec<Vec<Option<Bar>>>);
 pub(super) fn draw(data: &Selection) -> Result<Vec<Figure>> {
     let summary = data.summary()?;
     let metrics = metrics(data, &summary)?;
-    let layout = Layout::of(data, &summary, &metrics);
+    let layout = Layout::new(data, &summary, &metrics);
     let all: Vec<Panel<'_>> =
         metrics.iter().map(|metric| (metric, layout.bars(&summary, metric))).collect();
     if !all.iter().flat_map(|(_, bars)| bars).flatten().any(Option::is_some) {
@@ -209,7 +209,7 @@ fn subjects(data: &Selection, summary: &Summary, metrics: &[Metric]) -> Vec<Subj
 }
 
 impl<'a> Layout<'a> {
-    fn of(data: &'a Selection, summary: &Summary, metrics: &[Metric]) -> Self {
+    fn new(data: &'a Selection, summary: &Summary, metrics: &[Metric]) -> Self {
         let (points, phases) = (data.points(), data.phases());
         let subjects = subjects(data, summary, metrics);
         let ccs = CcNames::new(summary.ccs.clone(), data.algorithms.clone());

@@ -128,7 +128,7 @@ pub struct Request {
     /// The kind of the figures.
     pub kind: Kind,
     /// Filters by column and value: `flows = 1v1`, `trial = 2`, `phase = compete`.
-    pub wheres: Vec<(String, String)>,
+    pub filters: Vec<(String, String)>,
     /// Metrics to show; the kind's default if empty.
     pub metrics: Vec<String>,
     /// Factor on the horizontal axis of a heatmap or of lines, if not the default.
@@ -152,8 +152,8 @@ impl Request {
     /// Two filters of a column differ; `x`, `y` or `by` is set, but the kind does not have it; or metrics are given, but the kind has
     /// fixed ones or no such metric.
     pub(super) fn check(&self) -> Result<()> {
-        for (nth, (column, value)) in self.wheres.iter().enumerate() {
-            let mut others = self.wheres.iter().take(nth).filter(|(other, _)| other == column);
+        for (nth, (column, value)) in self.filters.iter().enumerate() {
+            let mut others = self.filters.iter().take(nth).filter(|(other, _)| other == column);
             if let Some((_, first)) = others.find(|(_, other)| other != value) {
                 return Err(FigureError::TwoValues {
                     column: column.clone(),

@@ -149,7 +149,7 @@ mod tests {
             "acknowledged" => [0.0, 5.0, 9.0, 0.0],
             "retransmitted" => [7.0, 7.0, 8.0, 99.0],
         );
-        let rows = Lines::of(frame.unwrap());
+        let rows = Lines::new(frame.unwrap());
         let mut points = Points::new();
         (0..4).for_each(|line| take(&rows, line, &mut points));
         assert_eq!(points[RETRANSMITTED], [(2.0, 9.0)]);

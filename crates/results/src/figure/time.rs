@@ -191,14 +191,14 @@ fn replay_points(replay: &Replay, length_s: f64) -> Vec<(f64, f64)> {
     let mut points = Vec::new();
     if let Some(mut cursor) = Cursor::new(replay, 0) {
         while points.len() < 2 * MAX_STEPS {
-            let piece = cursor.piece();
-            let rate = piece.rate.map_or(0.0, |rate| rate.bits_per_sec() as f64 / 1e6);
-            let until_ns = piece.until_ns.min(length_ns);
-            if until_ns > piece.from_ns {
-                points.push((piece.from_ns as f64 / 1e9, rate));
+            let span = cursor.span();
+            let rate = span.rate.map_or(0.0, |rate| rate.bits_per_sec() as f64 / 1e6);
+            let until_ns = span.until_ns.min(length_ns);
+            if until_ns > span.from_ns {
+                points.push((span.from_ns as f64 / 1e9, rate));
                 points.push((until_ns as f64 / 1e9, rate));
             }
-            if piece.until_ns >= length_ns || !cursor.advance() {
+            if span.until_ns >= length_ns || !cursor.advance() {
                 break;
             }
         }

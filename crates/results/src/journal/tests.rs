@@ -21,6 +21,18 @@ fn loading_of_a_later_version_is_unspecified() {
     assert_eq!(serde_json::to_value(read("module")).unwrap()["via"], "module");
 }
 
+#[test]
+fn the_former_key_of_a_reason_is_read() {
+    let read = |key: &str| -> CcRecord {
+        let line = format!(
+            r#"{{"node":"a","name":"c","algorithm":"ta","kernel_name":"ta.1","via":"bpf","{key}":"so","params":{{}}}}"#
+        );
+        serde_json::from_str(&line).unwrap()
+    };
+    assert_eq!(read("why"), read("reason"));
+    assert_eq!(serde_json::to_value(read("why")).unwrap()["reason"], "so");
+}
+
 fn text(entries: &[Entry]) -> String {
     entries.iter().map(|e| line(e).unwrap()).collect()
 }

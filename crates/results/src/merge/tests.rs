@@ -2,10 +2,12 @@
 
 use ccbench_proto::schedule::shard_trials;
 use ccbench_tests::plans;
+use polars::df;
 
 use super::*;
 use crate::backend::RunBackend;
 use crate::model::{NodeClock, RunInfo, TrialKey};
+use crate::part::write_parquet;
 use crate::shard::tests::attempt;
 use crate::store::RunDir;
 use crate::summary::query::scan;
@@ -193,6 +195,32 @@ fn a_compacted_run_has_the_same_rows_and_is_only_read() {
     damaged.check(|_| true);
     assert_eq!(damaged.counts(), (0, 0, 8));
     assert_eq!(verify(&path).unwrap().damaged.len(), 1);
+}
+
+#[test]
+fn merged_tables_of_earlier_versions_have_current_columns() {
+    let mut shards = Shards::three();
+    for (commit, column) in shards.commits.iter_mut().zip(["asked_t_ns", "requested_t_ns"]) {
+        let (point_id, trial) = (commit.trial.point_id, commit.trial.trial);
+        let run = &shards.dirs[&commit.attempt.id];
+        let file = run.part("link_changes", point_id, trial);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        write_parquet(&df!(column => [7_i64]).unwrap(), &file).unwrap();
+        let name = file.strip_prefix(run.path()).unwrap().to_string_lossy().into_owned();
+        commit.trial.rows.insert("link_changes".to_owned(), 1);
+        commit.trial.digests.insert(name, FileDigest::of_file(&file).unwrap());
+    }
+    for is_compacted in [false, true] {
+        let merge = shards.merge(&[]).unwrap();
+        let merge = if is_compacted { merge.compacted() } else { merge };
+        let run = RunDir::open(&shards.finish(merge).unwrap()).unwrap();
+        assert_eq!(run.is_compacted(), is_compacted);
+        let ends = run.trials();
+        let ends: Vec<&TrialEnd> = ends.iter().collect();
+        let rows = scan(&run, "link_changes", &ends).unwrap().unwrap().collect().unwrap();
+        let expected = df!("requested_t_ns" => [7_i64, 7]).unwrap();
+        assert!(rows.equals(&expected), "{rows}");
+    }
 }
 
 #[test]

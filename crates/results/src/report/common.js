@@ -1,10 +1,11 @@
 "use strict";
-/** Shared by the report and the live page: elements, numbers, panels with curves, and the theme. */
+/** Shared by the report and the live page: elements, numbers, links to definitions, panels with curves, and the theme. */
 const ccbench = (() => {
   // The Okabe-Ito palette for colour-blind readers.
   const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#b8a800"];
   const DASHES = [[], [8, 4], [2, 3]];
   const DENSE_POINTS = 500;
+  const FEW_POINTS = 200;
   const CHART_HEIGHT = 220;
 
   const make = (tag, text, properties = {}) => {
@@ -18,6 +19,37 @@ const ccbench = (() => {
     if (value === null || value === undefined) return "-";
     const size = Math.abs(like);
     return value.toFixed(size >= 1000 || (value === like && Number.isInteger(value)) ? 0 : size >= 100 ? 1 : size >= 1 ? 2 : 4);
+  };
+
+  /** Returns the id of a metric's definition; undefined if the page has none. */
+  const definitionOf = (metric, scope) => [`definition-${metric}-${scope}`, `definition-${metric}`].find((id) => document.getElementById(id));
+  /** Returns a link to the definition of `what`. The stylesheet shows it as a question mark. */
+  const definitionLink = (id, what) => {
+    const link = make("a", undefined, { href: `#${id}`, className: "definition" });
+    link.setAttribute("aria-label", `Definition of ${what}`);
+    return link;
+  };
+  /** Metric and scope of what a panel shows, by title. */
+  const PANEL_METRICS = {
+    Throughput: ["throughput", "flow"],
+    "Smoothed RTT": ["srtt", "flow"],
+    "Congestion window": ["cwnd", "flow"],
+    "In flight": ["in_flight", "flow"],
+    "Retransmissions so far": ["retransmissions", "flow"],
+    "Probe RTT": ["rtt", "probe"],
+    Queue: ["backlog", "link"],
+  };
+  const LONG_NAMES = { full_pipe: "full_bw_reached", hi: "longterm", lo: "shortterm" };
+  /**
+   * Returns metric and scope of a panel; undefined if no metric defines what it shows. Internal state of a congestion control has the title
+   * "CC: VARIABLE". There are metrics of it if the congestion control has states, which are its variable `mode`; `titles` are those of all panels.
+   */
+  const metricOf = (title, titles) => {
+    const [cc, variable] = title.split(": ");
+    if (variable === undefined || !titles.includes(`${cc}: mode`)) return PANEL_METRICS[title];
+    if (variable === "mode") return ["cc_state_time", "flow"];
+    const name = variable.replace(/_(kbps|us|pkts)$/, "");
+    return [`bbr_${LONG_NAMES[name] ?? name.replace(/(?<=_)(hi|lo)$/, (short) => LONG_NAMES[short])}`, "flow"];
   };
 
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -40,11 +72,11 @@ const ccbench = (() => {
     });
     ctx.restore();
   };
-  const lineOf = (curve, samples) => ({
-    // Dense curves are one device pixel wide: browsers draw such lines six times faster, so zooming stays smooth.
-    width: curve.t_s.length > DENSE_POINTS ? 1 / devicePixelRatio : 1.5,
+  const lineOf = (points) => ({
+    // With many points, lines are one device pixel wide: browsers draw such lines many times faster, so zooming and live updates stay smooth.
+    width: points > DENSE_POINTS ? 1 / devicePixelRatio : 1.5,
     spanGaps: true,
-    points: { show: samples < 200, fill: style("--back") },
+    points: { show: points < FEW_POINTS, fill: style("--back") },
     value: (_, value) => digits(value),
   });
   const describeCurves = (panel) => panel.curves.map((curve) => {
@@ -53,20 +85,25 @@ const ccbench = (() => {
   }).join("; ");
   /**
    * Draws a panel {title, unit, samples, curves: [{name, t_s, value, look}], about} at the end of `place`. `about` describes the curves.
-   * `look` has the numbers of a curve's colour and of its dashes. `whole` is the time range without zoom.
+   * `look` has the numbers of a curve's colour and of its dashes. `whole` is the time range without zoom, `titles` are those of all panels.
    */
-  const drawPanel = (panel, phases, whole, place) => {
+  const drawPanel = (panel, phases, whole, place, titles = []) => {
     const figure = make("div");
     figure.setAttribute("role", "group");
     figure.setAttribute("aria-label", `${panel.title} in ${panel.unit}: ${panel.about ?? describeCurves(panel)}`);
     const samples = panel.samples === undefined ? "" : plural(panel.samples, "sample");
-    place.append(make("h3", `${panel.title}, ${panel.unit}`, { title: samples }), figure);
+    const heading = make("h3", `${panel.title}, ${panel.unit}`, { title: samples });
+    const metric = metricOf(panel.title, titles);
+    const definition = metric && definitionOf(...metric);
+    if (definition) heading.append(definitionLink(definition, panel.title));
+    place.append(heading, figure);
     const [ink, line] = [style("--ink"), style("--line")];
     const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
     const data = uPlot.join(panel.curves.map((curve) => [curve.t_s, curve.value]));
+    const points = panel.curves.reduce((count, curve) => count + curve.t_s.length, 0);
     const series = panel.curves.map((curve, nth) => {
       const [colour, dash] = curve.look ?? [nth, Math.floor(nth / COLOURS.length)];
-      return { ...lineOf(curve, data[0].length), label: curve.name, stroke: COLOURS[colour % COLOURS.length], dash: DASHES[dash % DASHES.length] };
+      return { ...lineOf(points), label: curve.name, stroke: COLOURS[colour % COLOURS.length], dash: DASHES[dash % DASHES.length] };
     });
     const chart = new uPlot({
       width: place.clientWidth,
@@ -114,5 +151,5 @@ const ccbench = (() => {
     apply(dark.matches);
   };
 
-  return { make, plural, digits, drawPanel, fitCharts, startTheme };
+  return { make, plural, digits, definitionOf, definitionLink, drawPanel, fitCharts, startTheme };
 })();

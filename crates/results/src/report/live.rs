@@ -1,6 +1,8 @@
 //! The page of a run in progress, which finally shows the report. A server sends it the numbers (`ccbench run --view`).
 
-use super::{CHART_SCRIPT, CHART_STYLE, COMMON_SCRIPT, EXPORT_SCRIPT, STYLE, render_template};
+use super::{
+    CHART_SCRIPT, CHART_STYLE, COMMON_SCRIPT, EXPORT_SCRIPT, STYLE, definitions, render_template,
+};
 
 const PAGE: &str = include_str!("live.html");
 const LIVE_STYLE: &str = include_str!("live.css");
@@ -14,6 +16,7 @@ pub fn live_page(nonce: &str) -> String {
         &[
             ("nonce", nonce),
             ("style", &format!("{CHART_STYLE}\n{STYLE}\n{LIVE_STYLE}")),
+            ("definitions", &definitions::html()),
             ("nonce", nonce),
             ("chart", CHART_SCRIPT),
             ("nonce", nonce),

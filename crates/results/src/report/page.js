@@ -3,12 +3,10 @@
   const byId = (id) => document.getElementById(id);
   const read = (id) => JSON.parse(byId(id)?.textContent ?? "null");
   const run = read("run");
-  const { make, plural, digits, drawPanel, saveButtons, addSaveButtons, fitCharts, startTheme, table, MAX_ROWS } = ccbench;
+  const { make, plural, digits, definitionOf, drawPanel, saveButtons, addSaveButtons, fitCharts, startTheme, table, MAX_ROWS } = ccbench;
   const levelsAt = new Map(run.points.map((point) => [point.id, point.levels]));
   const levels = (point) => levelsAt.get(point) ?? [];
   const pointLabel = (point) => run.factors.map((factor, nth) => `${factor} ${levels(point)[nth]}, `).join("");
-  /** Returns the id of a metric's definition; undefined if there is none. */
-  const definitionOf = (metric, scope) => [`definition-${metric}-${scope}`, `definition-${metric}`].find(byId);
   /** Returns a text that begins with the name of a metric, with a link from this name to its definition. */
   const withDefinition = (text, scope) => {
     const [metric] = /^\w*/.exec(text);
@@ -32,7 +30,7 @@
   const byReason = new Map();
   for (const end of run.trials) {
     for (const reason of end.reasons) {
-      const key = [end.status, reason.code, run.overview ? "" : reason.message].join("\n");
+      const key = [end.status, reason.code, run.many_points ? "" : reason.message].join("\n");
       const known = byReason.get(key) ?? { reason, ends: [] };
       known.ends.push(end);
       byReason.set(key, known);
@@ -71,11 +69,11 @@
     { title: "trial", value: ({ ends }) => trialNames(ends), show: open, className: "trial" },
     { title: "verdict", value: ({ end }) => end.status, show: ({ end }) => make("span", end.status, { className: end.status }) },
     { title: "reason", value: ({ reason }) => reason.code },
-    { title: "details", value: ({ reason, ends }) => (run.overview && ends.length > 1 ? "for example: " : "") + reason.message, className: "reason" },
+    { title: "details", value: ({ reason, ends }) => (run.many_points && ends.length > 1 ? "for example: " : "") + reason.message, className: "reason" },
   ], reasonRows);
   for (const note of [...run.fallbacks, ...run.notes]) byId("notes").append(make("li", note));
 
-  // The overview of a run with many points.
+  // The overview of the matrix.
   const statuses = ["ok", "degraded", "failed", "aborted"];
   if (run.overview) {
     for (const element of document.querySelectorAll("#overview, nav a[href='#overview']")) element.hidden = false;
@@ -119,7 +117,7 @@
       { title: "verdict", value: (claim) => claim.verdict,
         show: (claim) => make("span", claim.verdict.replaceAll("_", " "), { className: VERDICT_CLASS[claim.verdict] ?? "" }) },
       { title: "claim", value: (claim) => claim.claim, className: "claim-text",
-        show: (claim) => withNotes(claim.claim, [claim.number, claim.levels].filter(Boolean).join(", "), claim.why.join("; ")) },
+        show: (claim) => withNotes(claim.claim, [claim.number, claim.levels].filter(Boolean).join(", "), claim.reason.join("; ")) },
       { title: "published", value: (claim) => claim.published, className: "wrapped",
         show: (claim) => withNotes(claim.published ?? "-", claim.source) },
       { title: "expected", value: (claim) => claim.expected_text },
@@ -291,8 +289,9 @@
     const times = panels.flatMap((panel) => panel.curves.flatMap((curve) => [curve.t_s[0] ?? 0, curve.t_s.at(-1) ?? 0]));
     const whole = [Math.min(0, ...times), Math.max(...ends.flatMap((one) => one.phases.map((phase) => phase.end_us / 1e6)), 0, ...times)];
     const stem = `${run.directory}-${ends.length > 1 ? "overlay" : `point=${end.point_id}-trial=${end.trial}`}`;
+    const titles = panels.map((panel) => panel.title);
     charts = panels.map((panel) => {
-      const chart = drawPanel(panel, end.phases, whole, place);
+      const chart = drawPanel(panel, end.phases, whole, place, titles);
       addSaveButtons(chart, panel, end.phases, stem, place);
       return chart;
     });

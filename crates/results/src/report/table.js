@@ -1,7 +1,7 @@
 "use strict";
 /** Tables with sortable columns. */
 Object.assign(ccbench, (() => {
-  const { make } = ccbench;
+  const { make, definitionLink } = ccbench;
   const MAX_ROWS = 500;
   /** Returns text that may wrap after dots and underscores, but not within words. */
   const wrappable = (text) => text.split(/(?<=[._])/).flatMap((part) => [part, make("wbr")]);
@@ -28,12 +28,7 @@ Object.assign(ccbench, (() => {
           element.querySelectorAll("thead button")[nth].focus();
         });
         cell.append(button);
-        if (column.definition) {
-          // The stylesheet shows the link as a question mark.
-          const link = make("a", undefined, { href: `#${column.definition}`, className: "definition" });
-          link.setAttribute("aria-label", `Definition of ${column.title}`);
-          cell.append(link);
-        }
+        if (column.definition) cell.append(definitionLink(column.definition, column.title));
         head.append(cell);
       });
       const body = make("tbody");

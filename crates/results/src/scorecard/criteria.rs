@@ -61,7 +61,7 @@ pub struct Measure {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bound {
     /// The largest permitted value, in the measure's unit.
-    pub most: f64,
+    pub upper: f64,
     /// The document, and how the bound follows from it.
     pub source: &'static str,
 }
@@ -109,7 +109,7 @@ macro_rules! criteria {
         $section:literal $title:literal
         $question:literal
         $($what:literal: $scenario:literal, $subject:ident, $metric:literal $stat:literal, $better:ident
-            $(, most $most:literal by $source:literal)?;)*
+            $(, at most $upper:literal by $source:literal)?;)*
         $(not measured: $why:literal;)?
     })*) => {
         /// All criteria, in the order of the RFC.
@@ -125,7 +125,7 @@ macro_rules! criteria {
                 metric: $metric,
                 stat: $stat,
                 better: Better::$better,
-                bound: optional!($(Bound { most: $most, source: $source })?),
+                bound: optional!($(Bound { upper: $upper, source: $source })?),
             }),*],
             not_measured: optional!($($why)?),
         }),*];
@@ -167,7 +167,7 @@ criteria! {
         "5.2" "Mixed Algorithm Behavior"
         "Does a loss of all feedback result in backoff?"
         "retransmissions in 8 s without feedback": "outage", ALL, "retransmissions" "sum", Lower,
-            most 4.0 by "RFC 8961, section 4, and RFC 6298, rule 5.5: from 200 ms on, the timeout doubles with each retransmission";
+            at most 4.0 by "RFC 8961, section 4, and RFC 6298, rule 5.5: from 200 ms on, the timeout doubles with each retransmission";
     }
     {
         "5.2.1" "Existing General-Purpose Congestion Control"
@@ -239,7 +239,7 @@ criteria! {
         "7.2" "Operation with the Envelope Set by Network Circuit Breakers"
         "Does it reduce its rate before a circuit breaker would stop it?"
         "goodput at a loss of 5 %": "circuit_breaker", TEST, "throughput_sum" "mean", Lower,
-            most 16_400_000.0 by "RFC 8083, section 4.3: ten times the rate of TCP, 8 × 1500 B / (40 ms × √(2 × 0.05 / 3))";
+            at most 16_400_000.0 by "RFC 8083, section 4.3: ten times the rate of TCP, 8 × 1500 B / (40 ms × √(2 × 0.05 / 3))";
     }
     {
         "7.3" "Paths with Varying Delay"

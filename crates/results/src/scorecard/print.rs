@@ -63,8 +63,8 @@ impl Scorecard {
         if let Some(caveat) = self.caveat() {
             let _ = writeln!(out, "{}", wrapped("! ", &caveat, usize::from(width)));
         }
-        for (why, sections) in self.reasons() {
-            let note = format!("{}: {why}", sections.join(", "));
+        for (reason, sections) in self.reasons() {
+            let note = format!("{}: {reason}", sections.join(", "));
             let _ = writeln!(out, "{}", wrapped("* ", &note, usize::from(width)));
         }
         out
@@ -120,11 +120,11 @@ impl Scorecard {
         let mut reasons: Vec<(&str, Vec<&'static str>)> = Vec::new();
         for row in self.shown() {
             let section = row.criterion.section;
-            for why in &row.why {
-                match reasons.iter_mut().find(|(known, _)| known == why) {
+            for reason in &row.reasons {
+                match reasons.iter_mut().find(|(known, _)| known == reason) {
                     Some((_, sections)) if sections.last() == Some(&section) => {}
                     Some((_, sections)) => sections.push(section),
-                    None => reasons.push((why, vec![section])),
+                    None => reasons.push((reason, vec![section])),
                 }
             }
         }
@@ -149,7 +149,7 @@ impl Scorecard {
         for row in self.shown() {
             let criterion = row.criterion;
             let quantity = row.measure.map_or("not measured", |measure| measure.what);
-            let why = in_brackets(&row.why.join("; "));
+            let reasons = in_brackets(&row.reasons.join("; "));
             let cells = [
                 row.tested_text(),
                 row.baseline_text(),
@@ -160,7 +160,7 @@ impl Scorecard {
             ];
             let _ = writeln!(
                 out,
-                "| {} | {} | {quantity}{why} | {} |",
+                "| {} | {} | {quantity}{reasons} | {} |",
                 criterion.section,
                 criterion.title,
                 cells.join(" | ")
@@ -211,11 +211,11 @@ impl Scorecard {
             number("ratio_ci_low", |row| low(row.ratio?)),
             number("ratio_ci_high", |row| high(row.ratio?)),
             Column::new("comparison".into(), comparisons.collect::<Vec<_>>()),
-            number("most", |row| Some(row.measure?.bound?.most)),
+            number("upper_bound", |row| Some(row.measure?.bound?.upper)),
             text("verdict", rows, |row| row.verdict().to_owned()),
             whole("point_id", |row| row.points[0]),
             whole("baseline_point_id", |row| row.points[1]),
-            text("why", rows, |row| row.why.join("; ")),
+            text("reason", rows, |row| row.reasons.join("; ")),
         ])
     }
 }
@@ -248,7 +248,7 @@ impl ScorecardRow {
     fn test(&self) -> Test {
         let bound = self.measure.and_then(|measure| measure.bound);
         let unit = self.measure.map_or("1", super::Measure::unit);
-        Test { least: None, most: bound.map(|bound| bound.most), unit }
+        Test { least: None, most: bound.map(|bound| bound.upper), unit }
     }
 
     fn baseline_text(&self) -> String {
@@ -311,9 +311,9 @@ impl ScorecardRow {
             "unit": measure.map(super::Measure::unit), "value": estimate(self.tested),
             "baseline": estimate(self.baseline), "ratio": self.ratio.map(|ratio| ratio.value),
             "ratio_ci_low": self.ratio.and_then(low), "ratio_ci_high": self.ratio.and_then(high),
-            "comparison": self.comparison.map(Comparison::as_str), "most": bound.map(|bound| bound.most),
+            "comparison": self.comparison.map(Comparison::as_str), "upper_bound": bound.map(|bound| bound.upper),
             "bound_source": bound.map(|bound| bound.source), "verdict": self.verdict(),
-            "trials": trials(self.points[0]), "baseline_trials": trials(self.points[1]), "why": self.why,
+            "trials": trials(self.points[0]), "baseline_trials": trials(self.points[1]), "reason": self.reasons,
         })
     }
 }

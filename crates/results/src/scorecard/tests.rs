@@ -83,12 +83,13 @@ fn summary(mut phase_rows: Vec<PhaseRow>, trials: Vec<TrialEnd>) -> Summary {
         planned: 12,
         fallbacks: vec![],
         steal_pct: BTreeMap::new(),
+        completion_bounds_us: BTreeMap::new(),
         notes: vec![],
     }
 }
 
 fn scorecard(phase_rows: Vec<PhaseRow>, others: &[TrialEnd]) -> Scorecard {
-    Scorecard::of(&Plan::new("scorecard-bbr3"), &summary(phase_rows, trials(others))).unwrap()
+    Scorecard::new(&Plan::new("scorecard-bbr3"), &summary(phase_rows, trials(others))).unwrap()
 }
 
 /// Returns the row of a section with this metric.
@@ -135,7 +136,7 @@ fn values_are_compared_by_pairs_of_trials() {
     assert_eq!(utilisation.tested.unwrap().n_trials, 3);
     assert_eq!(utilisation.ratio, Some(Mean { value: 2.0, interval: Some((2.0, 2.0)) }));
     assert_eq!(utilisation.comparison, Some(Comparison::Better));
-    assert_eq!((utilisation.verdict(), utilisation.why.len()), ("reported", 0));
+    assert_eq!((utilisation.verdict(), utilisation.reasons.len()), ("reported", 0));
     assert_eq!(utilisation.points, [Some(TESTED_TAIL_DROP), Some(BASELINE_TAIL_DROP)]);
     // A longer queue is worse.
     assert_eq!(row(&found, "6.1", "queue_delay").comparison, Some(Comparison::Worse));
@@ -177,7 +178,7 @@ fn bounds_decide_only_their_rows() {
         // The baseline has no values.
         assert_eq!((retransmissions.ratio, retransmissions.comparison), (None, None));
         assert_eq!(
-            retransmissions.why,
+            retransmissions.reasons,
             ["cubic: no trial has a value of retransmissions:sum of all flows"]
         );
     }
@@ -193,7 +194,7 @@ fn disturbed_trials_make_a_row_not_measured() {
     let found = scorecard(rows(), &[busy(TESTED_TAIL_DROP)]);
     let utilisation = row(&found, "6.1", "utilisation");
     assert_eq!((utilisation.verdict(), utilisation.tested), ("not_measured", None));
-    assert_eq!(utilisation.why, ["of 3 trials 1 degraded, 0 failed, 0 aborted (cpu_bound)"]);
+    assert_eq!(utilisation.reasons, ["of 3 trials 1 degraded, 0 failed, 0 aborted (cpu_bound)"]);
     assert_eq!(utilisation.points[0], Some(TESTED_TAIL_DROP));
     let (text, markdown) = (found.text(200), found.markdown());
     // The cell has two lines.
@@ -203,13 +204,16 @@ fn disturbed_trials_make_a_row_not_measured() {
     let found = scorecard(rows(), &[dead]);
     let utilisation = row(&found, "6.1", "utilisation");
     assert_eq!((utilisation.verdict(), utilisation.baseline), ("reported", None));
-    assert_eq!(utilisation.why, ["cubic: of 3 trials 0 degraded, 1 failed, 0 aborted (flow_dead)"]);
+    assert_eq!(
+        utilisation.reasons,
+        ["cubic: of 3 trials 0 degraded, 1 failed, 0 aborted (flow_dead)"]
+    );
     // A congestion control that backs off stalls.
     let stalled = end(TESTED_TAIL_DROP, 1, TrialStatus::Degraded, &[ReasonCode::FlowStalled]);
     let found = scorecard(rows(), &[stalled]);
     assert_eq!(row(&found, "6.1", "utilisation").tested.unwrap().n_trials, 3);
     // This is not a level of this run.
-    assert_eq!(row(&found, "6.3", "utilisation").why, ["not run"]);
+    assert_eq!(row(&found, "6.3", "utilisation").reasons, ["not run"]);
 }
 
 #[test]
@@ -232,7 +236,7 @@ fn undefined_values_are_counted() {
     let found = scorecard(values(TESTED_TAIL_DROP, UTILISATION, &[0.7, 0.8]), &[]);
     let utilisation = row(&found, "6.1", "utilisation");
     assert_eq!(utilisation.tested.unwrap().n_trials, 2);
-    assert_eq!(utilisation.why[0], "defined in 2 of 3 trials");
+    assert_eq!(utilisation.reasons[0], "defined in 2 of 3 trials");
 }
 
 #[test]
@@ -252,7 +256,7 @@ fn other_plans_have_no_scorecard() {
     let of = |name: &str, factors: &[&str]| {
         let factors = factors.iter().map(|factor| (*factor).to_owned()).collect();
         let summary = Summary { factors, ..summary(vec![], vec![]) };
-        Scorecard::of(&Plan::new(name), &summary).map(|scorecard| scorecard.cc)
+        Scorecard::new(&Plan::new(name), &summary).map(|scorecard| scorecard.cc)
     };
     assert_eq!(of("scorecard-bbr3", &["cc", "scenario"]).as_deref(), Some("bbr3"));
     assert_eq!(of("bbr3", &["cc", "scenario"]), None);
@@ -313,6 +317,9 @@ fn printed_with_values_bounds_and_reasons() {
     assert_eq!(outage["verdict"], "holds");
     assert_eq!(outage["value"]["mean"], 3.0);
     assert_eq!(outage["trials"], "tables/flow_samples/point=2");
+    assert_eq!(outage["upper_bound"], 4.0);
+    let multipath = json.iter().find(|event| event["section"] == "7.10").unwrap();
+    assert_eq!(multipath["reason"][0], "ccbench has no multipath flows");
     let frame = found.frame().unwrap();
     assert_eq!((frame.height(), frame.width()), (found.rows.len(), 23));
 }

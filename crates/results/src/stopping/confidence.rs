@@ -68,7 +68,9 @@ fn squared_t(n: u32) -> Option<f64> {
     let values = f64::from(n);
     let r = PRIOR_VALUES / (PRIOR_VALUES + values);
     // The quotient in e(m) at which e(m) is 1/α.
-    let quotient = (((1.0 - CONFIDENCE) * r.sqrt()).recip().ln() * 2.0 / values).exp();
+    // The C library's functions depend on the CPU in the last bit, and decisions must not.
+    let log = libm::log(((1.0 - CONFIDENCE) * r.sqrt()).recip());
+    let quotient = libm::exp(log * 2.0 / values);
     let rest = 1.0 - quotient * r;
     (rest > 0.0).then(|| (quotient - 1.0) / rest)
 }

@@ -27,7 +27,7 @@ pub struct TrialMeter {
 impl TrialMeter {
     /// Creates a meter of these numbers for the trials of a run.
     pub fn new(run: Arc<RunDir>, numbers: Vec<Numbered>) -> Self {
-        let schedule = Schedule::of(run.plan());
+        let schedule = Schedule::from_plan(run.plan());
         Self { run, numbers, schedule }
     }
 

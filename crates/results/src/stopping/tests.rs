@@ -52,7 +52,7 @@ fn steady(point_id: u32, trial: u16) -> f64 {
 
 /// Returns the rules after these trials have ended in this order. All numbers of a trial have the same value.
 fn decide(plan: &CheckedPlan, trials: &[(u32, u16)], value: fn(u32, u16) -> f64) -> StoppingRules {
-    let mut rules = StoppingRules::of(plan);
+    let mut rules = StoppingRules::new(plan);
     for (point_id, trial) in trials {
         let values = rules.numbers().iter().map(|_| Some(value(*point_id, *trial))).collect();
         rules.trial_ended(*point_id, *trial, values);
@@ -103,7 +103,7 @@ fn trial_starts_once_the_earlier_repetitions_leave_a_rule_undecided() {
 #[test]
 fn each_decision_is_given_once() {
     let plan = plan(UNTIL, "");
-    let mut rules = StoppingRules::of(&plan);
+    let mut rules = StoppingRules::new(&plan);
     let mut found = Vec::new();
     for (point_id, trial) in in_order(8) {
         let value = Some(steady(point_id, trial));
@@ -117,7 +117,7 @@ fn each_decision_is_given_once() {
 #[test]
 fn trial_without_a_value_is_left_out_with_its_pair() {
     let plan = plan("repeat = 9", &compare("better = \"higher\"\nmargin = \"1mbit\""));
-    let mut rules = StoppingRules::of(&plan);
+    let mut rules = StoppingRules::new(&plan);
     for (point_id, trial) in in_order(9) {
         let value = Some(steady(point_id, trial)).filter(|_| (point_id, trial) != (1, 2));
         rules.trial_ended(point_id, trial, vec![value]);
@@ -149,7 +149,7 @@ fn comparison_has_four_ends() {
 #[test]
 fn few_of_10000_comparisons_of_equal_points_end_as_better() {
     let plan = plan("repeat = 40", &compare("better = \"higher\"\nmargin = \"1kbit\""));
-    let before = StoppingRules::of(&plan);
+    let before = StoppingRules::new(&plan);
     let mut random = Normal::seeded(20);
     let mut ends: BTreeMap<&str, u32> = BTreeMap::new();
     for _ in 0..10_000 {
@@ -250,6 +250,7 @@ fn summary(trials: &[(u32, u16, TrialStatus)]) -> Summary {
         planned: 12,
         fallbacks: vec![],
         steal_pct: BTreeMap::new(),
+        completion_bounds_us: BTreeMap::new(),
         notes: vec![],
     }
 }

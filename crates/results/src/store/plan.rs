@@ -6,8 +6,8 @@ use std::path::Path;
 use ccbench_io::input;
 use ccbench_proto::plan::check::{self, CheckedPlan, PlanProblem, Severity, TraceFiles};
 
-use super::RESOLVED_PLAN;
 use crate::digest::Digests;
+use crate::layout::RESOLVED_PLAN;
 use crate::trace::stored;
 
 /// The plan of a run, as far as this version of ccbench can read it.

@@ -80,7 +80,7 @@ mod tests {
     use crate::trial::tests::info;
 
     #[test]
-    fn what_counts_is_the_record_after_the_end_of_another_session() {
+    fn reopen_compares_the_plan_after_it_has_the_lock() {
         let root = tempfile::tempdir().unwrap();
         let run = RunDir::create(root.path(), &info()).unwrap();
         let path = run.path().to_path_buf();

@@ -6,7 +6,8 @@
 use ccbench_proto::metric::{BBR_STATE_STATS, BBR_STATES, Scope, UNDEFINED};
 
 use super::rows::{GroupedRows, each_slice};
-use super::schedule::{Schedule, Span, group_of};
+use super::schedule::{Schedule, group_of};
+use super::span::Span;
 use super::statistics;
 use super::tables::PhaseRow;
 use super::undefined;
@@ -353,7 +354,8 @@ mod tests {
         let key = TrialKey { point_id: 2, trial: 1, seed: 1, epoch: 1 };
         let phases = vec![phase("all", 0, 5), phase("later", 5, 9)];
         let end = TrialEnd { phases, ..TrialEnd::new(key, TrialStatus::Ok) };
-        let found = rows(&end, &Schedule::of(None), (Scope::Group, "a"), "a", &[flow(), flow()]);
+        let found =
+            rows(&end, &Schedule::from_plan(None), (Scope::Group, "a"), "a", &[flow(), flow()]);
         assert!(found.iter().all(|row| row.phase == "all"), "no row after the last one");
         let of = |metric: &str, stat: &str| {
             let row = found.iter().find(|row| row.metric == metric && row.stat == stat);
@@ -374,11 +376,12 @@ mod tests {
         assert_eq!(of("bbr_pacing_gain", "max_DRAIN"), Some((0.34375, "1", 2)));
         assert_eq!(of("bbr_pacing_gain", "undefined"), None);
         assert_eq!(of("bbr_cwnd", "max"), None);
-        let of_flow = rows(&end, &Schedule::of(None), (Scope::Flow, "a/0"), "a", &[flow()]);
+        let of_flow = rows(&end, &Schedule::from_plan(None), (Scope::Flow, "a/0"), "a", &[flow()]);
         assert!(of_flow.iter().all(|row| !row.stat.contains("_DOWN")));
         // The state of a flow with a single row has no length.
         let late = records(&[(4.75, 1, STARTUP, 710, 9)]);
-        let found = rows(&end, &Schedule::of(None), (Scope::Group, "a"), "a", &[flow(), late]);
+        let found =
+            rows(&end, &Schedule::from_plan(None), (Scope::Group, "a"), "a", &[flow(), late]);
         let shares = found.iter().filter(|row| row.metric == "cc_state_share");
         let (sum, flows) = shares.fold((0.0, 0), |(sum, _), row| (sum + row.value, row.n));
         assert!((sum - 1.0_f64).abs() < 1e-9 && flows == 1, "{sum} {flows}");

@@ -4,21 +4,24 @@
 //! So is a flow that reported no beginning or no stop, as one without an interval: it was observed for no time.
 //!
 //! Without a plan (imported files), no flow is known to be finite. The time is then the duration of the transfer.
+//!
+//! The time is between the clocks of two nodes. It is as exact as the bounds of both clocks together.
 
 use std::collections::BTreeMap;
 
 use ccbench_proto::metric::{Scope, UNDEFINED, WHOLE_TRIAL};
 
-use super::rows::{Texts, each_slice};
+use super::rows::{Numbers, Texts, each_slice};
 use super::schedule::Schedule;
 use super::tables::PhaseRow;
 use super::{kaplan_meier, statistics, undefined};
 use crate::error::Result;
 use crate::journal::TrialEnd;
+use crate::model::NodeClock;
 use crate::store::RunDir;
 
-/// The reports of both ends of a flow, in seconds since the start of the trial.
-#[derive(Debug, Default, Clone, Copy)]
+/// The reports of both ends of a flow, in seconds since the start of the trial on the controller's clock.
+#[derive(Debug, Default, Clone)]
 struct FlowTimes {
     /// When the sender's application began.
     sender_start_s: Option<f64>,
@@ -26,6 +29,17 @@ struct FlowTimes {
     /// When the last byte was read, and when the flow stopped: at the receiver or, without the receiver's row, at the sender.
     completed_s: Option<f64>,
     stop_s: Option<f64>,
+    /// The bound of each node's clock, by node: one if both ends are on the same node.
+    bounds_ns: BTreeMap<String, u64>,
+}
+
+/// The completion times of a trial.
+#[derive(Debug, Default)]
+pub(super) struct Completions {
+    /// The times of flows and groups.
+    pub(super) rows: Vec<PhaseRow>,
+    /// Upper bound of the error of a time in us, by group: that of the clocks at both ends.
+    pub(super) bounds_us: BTreeMap<String, f64>,
 }
 
 /// A flow's time in us: until its last byte, or until the end of the observation.
@@ -55,31 +69,16 @@ pub(super) fn completion_times(
     run: &RunDir,
     end: &TrialEnd,
     schedule: &Schedule,
-) -> Result<Vec<PhaseRow>> {
-    let mut flows: BTreeMap<(String, String), FlowTimes> = BTreeMap::new();
-    let columns = ["group", "flow_id", "role", "side", "start_s", "stop_s", "completed_s"];
-    each_slice(run, "flows", end, &columns, |slice| {
-        let [group, flow, role, side] =
-            ["group", "flow_id", "role", "side"].map(|name| slice.texts(name));
-        let [start_s, stop_s, completed_s] =
-            ["start_s", "stop_s", "completed_s"].map(|name| slice.numbers(name));
-        for row in (0..slice.len()).filter(|row| role.get(*row) == Some("data")) {
-            let name = |texts: &Texts<'_>| texts.get(row).unwrap_or_default().to_owned();
-            let ends = flows.entry((name(&group), name(&flow))).or_default();
-            if side.get(row) == Some("rcv") {
-                ends.receiver_start_s = start_s.get(row);
-                ends.completed_s = completed_s.get(row);
-                ends.stop_s = stop_s.get(row).or(ends.stop_s);
-            } else {
-                ends.sender_start_s = start_s.get(row);
-                ends.stop_s = ends.stop_s.or(stop_s.get(row));
-            }
-        }
-    })?;
+) -> Result<Completions> {
+    let flows = flow_times(run, end)?;
     let mut groups: BTreeMap<&str, Vec<(&str, Time)>> = BTreeMap::new();
+    let mut bounds_us: BTreeMap<String, f64> = BTreeMap::new();
     for ((group, flow), ends) in &flows {
         if let Some(time) = ends.time(schedule.is_finite(end.point_id, group)) {
             groups.entry(group).or_default().push((flow.as_str(), time));
+            let bound_us: f64 = ends.bounds_ns.values().map(|ns| *ns as f64 / 1e3).sum();
+            let most_us = bounds_us.entry(group.clone()).or_default();
+            *most_us = most_us.max(bound_us);
         }
     }
     let of_group = |(group, times): (&&str, &Vec<(&str, Time)>)| {
@@ -89,7 +88,41 @@ pub(super) fn completion_times(
         }
         found
     };
-    Ok(groups.iter().flat_map(of_group).collect())
+    Ok(Completions { rows: groups.iter().flat_map(of_group).collect(), bounds_us })
+}
+
+/// Reads what both ends of each flow report, by group and flow.
+fn flow_times(run: &RunDir, end: &TrialEnd) -> Result<BTreeMap<(String, String), FlowTimes>> {
+    let mut flows: BTreeMap<(String, String), FlowTimes> = BTreeMap::new();
+    let columns = ["node", "group", "flow_id", "role", "side", "start_s", "stop_s", "completed_s"];
+    each_slice(run, "flows", end, &columns, |slice| {
+        let [node, group, flow, role, side] =
+            ["node", "group", "flow_id", "role", "side"].map(|name| slice.texts(name));
+        let [start_s, stop_s, completed_s] =
+            ["start_s", "stop_s", "completed_s"].map(|name| slice.numbers(name));
+        for row in (0..slice.len()).filter(|row| role.get(*row) == Some("data")) {
+            let name = |texts: &Texts<'_>| texts.get(row).unwrap_or_default().to_owned();
+            let ends = flows.entry((name(&group), name(&flow))).or_default();
+            let node = name(&node);
+            let clock = end.clocks.get(&node);
+            let at = |times: &Numbers<'_>| controller_s(clock, times.get(row));
+            if side.get(row) == Some("rcv") {
+                ends.receiver_start_s = at(&start_s);
+                ends.completed_s = at(&completed_s);
+                ends.stop_s = at(&stop_s).or(ends.stop_s);
+            } else {
+                ends.sender_start_s = at(&start_s);
+                ends.stop_s = ends.stop_s.or(at(&stop_s));
+            }
+            ends.bounds_ns.insert(node, clock.map_or(0, |clock| clock.error_bound_ns));
+        }
+    })?;
+    Ok(flows)
+}
+
+/// Converts a time of a node to the controller's clock. An unknown clock counts as the controller's.
+fn controller_s(clock: Option<&NodeClock>, at_s: Option<f64>) -> Option<f64> {
+    at_s.map(|at_s| clock.map_or(at_s, |clock| clock.controller_s(at_s)))
 }
 
 /// Returns how many flows of a group are incomplete.
@@ -171,10 +204,11 @@ mod tests {
             receiver_start_s: Some(2.01),
             completed_s: Some(2.5),
             stop_s: Some(8.0),
+            ..FlowTimes::default()
         };
         assert_eq!(ends.time(Some(true)), Some(Time::Completed(500_000.0)));
         assert_eq!(ends.time(Some(false)), None, "without `bytes` a flow has no completion");
-        let unfinished = FlowTimes { completed_s: None, ..ends };
+        let unfinished = FlowTimes { completed_s: None, ..ends.clone() };
         assert_eq!(unfinished.time(Some(true)), Some(Time::Censored(6e6)));
         assert_eq!(unfinished.time(None), Some(Time::Completed(6e6)), "an import: the transfer");
         let alone = FlowTimes { sender_start_s: None, ..ends };

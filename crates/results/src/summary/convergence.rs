@@ -15,8 +15,9 @@ use std::collections::BTreeMap;
 
 use super::network::{Curves, Network};
 use super::sampled::BinnedFlows;
-use super::schedule::{Group, Schedule, Span, group_of};
+use super::schedule::{Schedule, group_of};
 use super::settling::BIN_S;
+use super::span::{Group, Span};
 
 /// Maximum deviation of throughput from the share, relative to the share.
 const TOLERANCE: f64 = 0.25;
@@ -157,7 +158,7 @@ fn converged(
 ) -> Option<usize> {
     let bins = rates.iter().map(Vec::len).min()?;
     let windows = (STABLE_S / BIN_S / window as f64).ceil() as usize;
-    let sums: Vec<Sums> = rates.iter().map(|bins| Sums::of(bins)).collect();
+    let sums: Vec<Sums> = rates.iter().map(|bins| Sums::from_bins(bins)).collect();
     let mut is_fair = |from: usize| {
         let means = sums.iter().map(|sums| sums.mean(from, window));
         let Some(means) = means.collect::<Option<Vec<f64>>>() else { return false };
@@ -184,7 +185,7 @@ struct Sums {
 }
 
 impl Sums {
-    fn of(bins: &[Option<f64>]) -> Self {
+    fn from_bins(bins: &[Option<f64>]) -> Self {
         let (mut rates, mut gaps) = (vec![0.0], vec![0]);
         let (mut sum, mut missing) = (0.0, 0);
         for bin in bins {
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_jain_accepts_is_no_convergence() {
+    fn jain_index_of_0_9_is_not_convergence() {
         // Two to one: Jain's index is 0.9, but both are 33 % off.
         assert_eq!(equal(&[(100, [20.0, 10.0])]), None);
         // One starved flow of ten.
@@ -309,7 +310,14 @@ mod tests {
     fn of_late(text: &str, grid: &BinnedFlows, starts_s: &[(&str, f64)]) -> Option<Option<f64>> {
         let (plan, _) = check::read(text, &[]).unwrap_or_else(|e| panic!("{e:?}"));
         let starts_s = starts_s.iter().map(|(flow, at_s)| ((*flow).to_owned(), *at_s)).collect();
-        convergence_time_us(grid, &starts_s, &Schedule::of(Some(&plan)), 0, (0.0, 22.0), &none)
+        convergence_time_us(
+            grid,
+            &starts_s,
+            &Schedule::from_plan(Some(&plan)),
+            0,
+            (0.0, 22.0),
+            &none,
+        )
     }
 
     #[test]
@@ -325,7 +333,7 @@ mod tests {
         assert!(first_full_bin(of_plan(&limited, &grid(17.0, 2.0))));
         assert_eq!(of_plan(PLAN, &grid(17.0, 2.0)), Some(None));
         // Without a plan: from the first bin with data of both, with equal shares of their sum.
-        let unplanned = Schedule::of(None);
+        let unplanned = Schedule::from_plan(None);
         let without = |grid: &BinnedFlows| {
             convergence_time_us(grid, &BTreeMap::new(), &unplanned, 0, (0.0, 22.0), &none)
         };
@@ -373,7 +381,7 @@ mod tests {
         // With the shares of the initial rate, the flows do not converge after the change.
         let phase = |text: &str| {
             let (plan, _) = check::read(text, &[]).unwrap_or_else(|e| panic!("{e:?}"));
-            let schedule = Schedule::of(Some(&plan));
+            let schedule = Schedule::from_plan(Some(&plan));
             convergence_time_us(&slower, &BTreeMap::new(), &schedule, 0, (11.0, 22.0), &none)
         };
         assert_eq!((phase(&plan), phase(PLAN)), (Some(Some(0.0)), Some(None)));
@@ -401,7 +409,7 @@ mod tests {
         fn means_of_windows_are_those_of_their_bins(
             bins in prop::collection::vec(prop::option::weighted(0.97, 0.0..1e5_f64), 10..80),
         ) {
-            let sums = Sums::of(&bins);
+            let sums = Sums::from_bins(&bins);
             for (from, window) in bins.windows(10).enumerate() {
                 let wanted = window.iter().copied().sum::<Option<f64>>().map(|sum| sum / 10.0);
                 let found = sums.mean(from, 10);

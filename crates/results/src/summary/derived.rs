@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 use ccbench_proto::metric::Scope;
 
 use super::network::{Bottleneck, Curves, Network};
-use super::schedule::{Group, Schedule, Span, group_of};
+use super::schedule::{Schedule, group_of};
+use super::span::{Group, Span};
 use super::tables::PhaseRow;
 use crate::journal::PhaseRecord;
 
@@ -29,7 +30,7 @@ pub(super) fn derived(
     for phase in phases.iter().filter(|phase| phase.measure && phase.seconds() > 0.0) {
         let rows: Vec<&PhaseRow> = rows.iter().filter(|row| row.phase == phase.name).collect();
         let Some(first) = rows.first() else { continue };
-        let running = Running::of(&rows, phase, schedule);
+        let running = Running::new(&rows, phase, schedule);
         let total = |flows: &[&PhaseRow]| running.total(flows);
         found.extend(net_row(&rows, "in_flight", "packets", "sum", total));
         let Some(network) = schedule.network(first.point_id) else { continue };
@@ -45,7 +46,7 @@ pub(crate) struct Running<'r>(BTreeMap<&'r str, f64>);
 
 impl<'r> Running<'r> {
     /// Computes the shares from the groups' `coverage_share`, a share of their scheduled time. `rows` are those of the phase.
-    pub(crate) fn of(rows: &[&'r PhaseRow], phase: &PhaseRecord, schedule: &Schedule) -> Self {
+    pub(crate) fn new(rows: &[&'r PhaseRow], phase: &PhaseRecord, schedule: &Schedule) -> Self {
         let covered = rows.iter().filter(|row| row.metric == "coverage_share");
         let share = |row: &&'r PhaseRow| {
             let planned_s = schedule.planned_s(row.point_id, &row.subject, phase.span_s());
@@ -273,7 +274,7 @@ mod tests {
         let (plan, _) = check::read(text, &[]).unwrap_or_else(|e| panic!("{e:?}"));
         let both =
             PhaseRecord { name: "both".into(), start_us: 0, end_us: 15_000_000, measure: true };
-        derived(rows, &[both], &Schedule::of(Some(&plan)), curves)
+        derived(rows, &[both], &Schedule::from_plan(Some(&plan)), curves)
     }
 
     fn find(rows: &[PhaseRow], scope: Scope, subject: &str, metric: &str) -> Option<f64> {
@@ -340,7 +341,7 @@ mod tests {
         let both =
             PhaseRecord { name: "both".into(), start_us: 0, end_us: 15_000_000, measure: true };
         let rows = [flow("reno", 0.5), flow("vegas", 0.25)].concat();
-        let rows = derived(&rows, &[both], &Schedule::of(None), &none);
+        let rows = derived(&rows, &[both], &Schedule::from_plan(None), &none);
         assert_eq!(net(&rows, "in_flight"), 30.0);
     }
 
@@ -395,7 +396,7 @@ mod tests {
         let of = |metric| find(&rows, Scope::Flow, "reno/0", metric);
         assert_eq!((of("estimated_queue_delay"), of("bdp_utilisation")), (None, None));
         assert!(of("bandwidth_utilisation").is_some());
-        assert!(derived(&published(), &[], &Schedule::of(None), &none).is_empty());
+        assert!(derived(&published(), &[], &Schedule::from_plan(None), &none).is_empty());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::rows::{GroupedRows, Names, each_slice};
 use super::sampled::BinnedFlows;
-use super::schedule::Span;
+use super::span::Span;
 use crate::error::{FileError, Result};
 use crate::in_flight::{COLUMNS as IN_FLIGHT, packets_in_flight};
 use crate::journal::TrialEnd;

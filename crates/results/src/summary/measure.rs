@@ -101,6 +101,8 @@ struct GroupPhase {
 pub(super) struct Measured {
     pub(super) rows: Vec<PhaseRow>,
     pub(super) notes: Vec<String>,
+    /// As in the summary.
+    pub(super) completion_bounds_us: BTreeMap<(u32, String), f64>,
 }
 
 /// Returns all metrics of these trials.
@@ -108,9 +110,13 @@ pub(super) fn measure(run: &RunDir, trials: &[&TrialEnd], schedule: &Schedule) -
     let mut measured = Measured::default();
     let step = run.observer.begin("measuring", trials.len());
     for of_trial in in_parallel(trials, |end| step.trial(|| measure_trial(run, end, schedule))) {
-        let Measured { rows, notes } = of_trial?;
+        let Measured { rows, notes, completion_bounds_us } = of_trial?;
         measured.rows.extend(rows);
         measured.notes.extend(notes);
+        for (group, bound_us) in completion_bounds_us {
+            let most_us = measured.completion_bounds_us.entry(group).or_default();
+            *most_us = most_us.max(bound_us);
+        }
     }
     let timeline = Timeline::new(trials);
     let mut out = RowCollector { timeline: &timeline, schedule, measured: &mut measured };
@@ -142,7 +148,11 @@ fn measure_trial(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<Me
     let (mut measured, _) = measure_flows(run, end, schedule)?;
     measured.rows.extend(recovery::recovery_times(run, end, schedule)?);
     measured.rows.extend(cc_states::cc_states(run, end, schedule)?);
-    measured.rows.extend(completion::completion_times(run, end, schedule)?);
+    let completions = completion::completion_times(run, end, schedule)?;
+    measured.rows.extend(completions.rows);
+    let bounds_us = completions.bounds_us.into_iter();
+    let of_point = bounds_us.map(|(group, bound_us)| ((end.point_id, group), bound_us));
+    measured.completion_bounds_us.extend(of_point);
     measured.rows.extend(fetches::fetches(run, end, schedule)?);
     measured.rows.extend(responsiveness::responsiveness(run, end, schedule)?);
     let curve = |link: &str| run.trace_capacities().curve(end.point_id, link);

@@ -8,7 +8,7 @@ use ccbench_proto::topology::Topology;
 use ccbench_proto::units::{FRAME_BYTES, Micros};
 
 use super::fair_share::{self, FlowClass};
-use super::schedule::{Group, Span};
+use super::span::{Group, Span};
 use crate::curve::{CapacityCurve, extra_bytes, overhead};
 
 mod steps;
@@ -107,7 +107,7 @@ impl Bottleneck {
 
 impl Network {
     /// Returns the network of a point's plan. `sets_delay` says whether a trace has delays.
-    pub(super) fn of(plan: &Plan, sets_delay: impl Fn(&TraceUse) -> bool) -> Self {
+    pub(super) fn from_plan(plan: &Plan, sets_delay: impl Fn(&TraceUse) -> bool) -> Self {
         let changed = |name: &str, key: &str| -> Vec<(f64, Setting)> {
             let key = format!("links.{name}.{key}");
             let change =
@@ -131,9 +131,9 @@ impl Network {
             let delay_us = link.delay.unwrap_or_default().get() as f64;
             PathLink {
                 name: name.clone(),
-                rate_bps: rate.map(|rate| Steps::of(rate, rates)),
+                rate_bps: rate.map(|rate| Steps::new(rate, rates)),
                 delay_us: (!link.trace.as_ref().is_some_and(&sets_delay))
-                    .then(|| Steps::of(delay_us, delays)),
+                    .then(|| Steps::new(delay_us, delays)),
                 payload_share: payload_share(link),
                 extra_bytes: extra_bytes(link),
                 policed_bps: link.policer.as_ref().map(|p| p.rate.bits_per_sec() as f64),
@@ -448,7 +448,7 @@ mod tests {
     }
 
     fn network(text: &str) -> Network {
-        Network::of(&parse(text).unwrap_or_else(|e| panic!("{e:?}")), |_| false)
+        Network::from_plan(&parse(text).unwrap_or_else(|e| panic!("{e:?}")), |_| false)
     }
 
     fn groups(spans: [(&'static str, u32, Span); 3]) -> Vec<(&'static str, Group)> {

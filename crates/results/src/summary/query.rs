@@ -42,7 +42,7 @@ pub(crate) struct Lines(DataFrame);
 
 impl Lines {
     #[cfg(test)]
-    pub(crate) fn of(frame: DataFrame) -> Self {
+    pub(crate) fn new(frame: DataFrame) -> Self {
         Self(frame)
     }
 
@@ -344,7 +344,7 @@ fn dir(run: &RunDir, table: &str) -> PathBuf {
 pub(crate) fn scan(run: &RunDir, table: &str, trials: &[&TrialEnd]) -> Result<Option<LazyFrame>> {
     let having = trials.iter().filter(|end| end.rows.contains_key(table));
     let parts: Vec<TableRows> = having.flat_map(|end| table_rows(run.path(), end, table)).collect();
-    let files = joined(&parts).into_iter().map(|rows| TableFile::open(&rows, &run.metadata));
+    let files = joined(&parts).into_iter().map(|rows| TableFile::open(table, &rows, &run.metadata));
     let files = files.collect::<Result<Vec<_>>>()?;
     if files.is_empty() {
         return Ok(None);

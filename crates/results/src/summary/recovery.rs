@@ -167,7 +167,7 @@ mod tests {
             ..TrialEnd::new(key, TrialStatus::Ok)
         };
         let episodes = [(1.0, Some(0.1)), (9.5, Some(0.75)), (15.0, None)];
-        let found = rows(&end, &Schedule::of(None), (Scope::Flow, "a/0", "a"), &episodes);
+        let found = rows(&end, &Schedule::from_plan(None), (Scope::Flow, "a/0", "a"), &episodes);
         let brief: Vec<_> = found
             .iter()
             .map(|row| (row.phase.as_str(), row.stat, row.unit, row.value.round(), row.n))

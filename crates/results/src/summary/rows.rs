@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use polars::prelude::*;
 
+use crate::columns::RenamedColumns;
 use crate::error::{Result, polars_error};
 use crate::journal::TrialEnd;
 use crate::layout::table_rows;
@@ -92,10 +93,13 @@ pub(super) fn each_slice(
     for rows in table_rows(run.path(), end, table) {
         let (mut first, metadata, range) = run.metadata.open(&rows)?;
         let schema = first.schema().map_err(polars_error("read", &rows.path))?;
-        let there = wanted.iter().filter(|name| schema.contains(name));
-        let columns: Vec<String> = there.map(ToString::to_string).collect();
+        let renamed = RenamedColumns::new(table, |name| schema.contains(name));
+        let there = wanted.iter().map(|name| renamed.in_file(name));
+        let there = there.filter(|name| schema.contains(name));
+        let columns: Vec<String> = there.map(str::to_owned).collect();
         let opened = (first, &metadata);
         each_frame_within(&rows.path, opened, Some(&columns), (range, SLICE_ROWS), |mut frame| {
+            renamed.rename(&mut frame).map_err(polars_error("read", &rows.path))?;
             // Access by row number needs one chunk, not one per row group.
             frame.rechunk_mut();
             take(&Slice(frame));
@@ -137,5 +141,64 @@ impl<T: Default> GroupedRows<T> {
     pub(super) fn sorted(mut self) -> Vec<(Names, T)> {
         self.rows.sort_by(|a, b| a.0.cmp(&b.0));
         self.rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ccbench_proto::wire::{self, run_event::Payload};
+
+    use super::*;
+    use crate::journal::Entry;
+    use crate::model::{TrialKey, TrialStatus};
+    use crate::part::write_parquet;
+    use crate::summary::query::scan;
+    use crate::trial::tests::{filled, good, info};
+
+    /// Resumes a run whose first trial is of an earlier version.
+    #[test]
+    fn tables_of_earlier_versions_have_current_columns() {
+        const TABLE: &str = "link_changes";
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path(), &info()).unwrap();
+        let key = TrialKey { point_id: 0, trial: 1, seed: 9, epoch: run.next_epoch() };
+        let TrialKey { point_id, trial, seed, epoch } = key;
+        run.shared.append(Entry::TrialBegin { point_id, trial, seed, epoch }).unwrap();
+        let file = run.part(TABLE, point_id, trial);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        let rows = df!("link" => ["l"], "asked_t_ns" => [7_i64], "rc" => [0_i32]).unwrap();
+        write_parquet(&rows, &file).unwrap();
+        let rows = [(TABLE.to_owned(), 1)].into();
+        let end = TrialEnd { rows, ..TrialEnd::new(key, TrialStatus::Ok) };
+        run.shared.append(Entry::TrialEnd(end)).unwrap();
+        let path = run.path().to_path_buf();
+        drop(run);
+        let run = RunDir::resume(&path, &info()).unwrap();
+        let mut writer = filled(&run, 2);
+        let change = wire::LinkChange {
+            requested_at_ns: 6_000_000_000,
+            applied_at_ns: 6_000_000_100,
+            ..wire::LinkChange::default()
+        };
+        writer.push("src", wire::RunEvent { payload: Some(Payload::LinkChange(change)) }).unwrap();
+        writer.commit(&good()).unwrap();
+        let requested_t_ns = [Some(7), Some(1_700_000_006_000_000_000)];
+        let ends = run.trials();
+        let ends: Vec<&TrialEnd> = ends.iter().collect();
+        let rows = scan(&run, TABLE, &ends).unwrap().unwrap().select([col("requested_t_ns")]);
+        let rows = rows.collect().unwrap();
+        let times: Vec<Option<i64>> =
+            rows.column("requested_t_ns").unwrap().i64().unwrap().iter().collect();
+        assert_eq!(times, requested_t_ns);
+        for (end, expected) in ends.iter().zip(requested_t_ns) {
+            let mut found = Vec::new();
+            each_slice(&run, TABLE, end, &["requested_t_ns", "rc"], |slice| {
+                let times = slice.0.column("requested_t_ns").unwrap().i64().unwrap();
+                found.extend(times.iter());
+                assert_eq!(slice.0.width(), 2);
+            })
+            .unwrap();
+            assert_eq!(found, [expected]);
+        }
     }
 }

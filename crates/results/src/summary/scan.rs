@@ -12,37 +12,45 @@ use polars::prelude::*;
 use polars_io::parquet::metadata::FileMetadataRef;
 
 use super::rows::SLICE_ROWS;
+use crate::columns::RenamedColumns;
 use crate::error::{Result, polars_error};
 use crate::layout::TableRows;
-use crate::parquet_file::{SharedMetadata, open, with_columns};
+use crate::parquet_file::{SharedMetadata, open, unless_damaged, with_columns};
 
 /// A file whose metadata has been checked, with the range of rows to read.
 pub(super) struct TableFile {
     path: PathBuf,
     metadata: FileMetadataRef,
+    /// The columns with their current names.
     schema: Schema,
+    renamed: RenamedColumns,
     rows: Range<usize>,
 }
 
 impl TableFile {
-    /// Reads the metadata, only once for a file that trials share.
-    pub(super) fn open(rows: &TableRows, shared: &SharedMetadata) -> Result<Self> {
+    /// Reads the metadata of a file of this table, only once for a file that trials share.
+    pub(super) fn open(table: &str, rows: &TableRows, shared: &SharedMetadata) -> Result<Self> {
         let (mut reader, metadata, range) = shared.open(rows)?;
         let path = rows.path.clone();
         let schema = reader.schema().map_err(polars_error("read", &path))?;
-        let schema = Schema::from_arrow_schema(&schema);
-        Ok(Self { path, metadata, schema, rows: range })
+        let mut schema = Schema::from_arrow_schema(&schema);
+        let renamed = RenamedColumns::new(table, |name| schema.contains(name));
+        renamed.rename_in(&mut schema);
+        Ok(Self { path, metadata, schema, renamed, rows: range })
     }
 
     /// Returns some rows of these columns. Columns that the file lacks are null.
     fn read(&self, from: usize, rows: usize, columns: &Schema) -> PolarsResult<DataFrame> {
         let names = columns.iter_names().filter(|name| self.schema.contains(name));
-        let names: Vec<String> = names.map(ToString::to_string).collect();
+        let names: Vec<String> = names.map(|name| self.renamed.in_file(name).to_owned()).collect();
         let reader = open(&self.path, Some(&self.metadata));
         let reader = reader.map_err(|error| polars_err!(ComputeError: "{error}"))?;
-        let frame = reader.with_columns(Some(names)).with_slice(Some((from, rows))).finish();
+        let frame = unless_damaged(|| {
+            reader.with_columns(Some(names)).with_slice(Some((from, rows))).finish()
+        });
         let in_file = |text: &str| format!("{}: {text}", self.path.display());
-        let frame = frame.map_err(|error| error.wrap_msg(in_file))?;
+        let mut frame = frame.map_err(|error| error.wrap_msg(in_file))?;
+        self.renamed.rename(&mut frame).map_err(|error| error.wrap_msg(in_file))?;
         with_columns(&frame, rows, columns).map_err(|error| error.wrap_msg(in_file))
     }
 }
@@ -158,7 +166,8 @@ mod tests {
     }
 
     fn opened(path: PathBuf, range: Option<(usize, usize)>) -> TableFile {
-        TableFile::open(&TableRows { path, range }, &SharedMetadata::default()).unwrap()
+        TableFile::open("link_changes", &TableRows { path, range }, &SharedMetadata::default())
+            .unwrap()
     }
 
     fn written(dir: &Path) -> Vec<TableFile> {
@@ -234,6 +243,24 @@ mod tests {
                 assert_eq!(found, expected.clone().collect::<Vec<i64>>(), "{range:?}");
             }
         }
+    }
+
+    #[test]
+    fn columns_of_earlier_versions_have_their_current_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = [
+            df!("link" => ["a", "b"], "asked_t_ns" => [1_i64, 2]),
+            df!("link" => ["a"], "requested_t_ns" => [3_i64]),
+        ];
+        let files = made.into_iter().enumerate().map(|(nth, frame)| {
+            let path = dir.path().join(format!("{nth}.parquet"));
+            write_parquet(&frame.unwrap(), &path).unwrap();
+            opened(path, None)
+        });
+        let late = col("requested_t_ns").gt(lit(1));
+        let rows = lazy_rows(files.collect()).unwrap().filter(late).collect().unwrap();
+        let expected = df!("link" => ["b", "a"], "requested_t_ns" => [2_i64, 3]).unwrap();
+        assert!(rows.equals(&expected), "{rows:?}");
     }
 
     #[test]

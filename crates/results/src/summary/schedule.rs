@@ -8,20 +8,11 @@ use ccbench_proto::plan::{Flow, Probe, Sample, TraceUse};
 use ccbench_proto::schedule::{self, FlowTask, Point};
 
 use super::network::Network;
+use super::span::{Group, Span};
 use crate::journal::PhaseRecord;
-
-/// Start and end in seconds since the start of the trial.
-pub(crate) type Span = (f64, f64);
 
 /// Times of groups and changes of each point; `None` if the plan cannot be read.
 pub(crate) struct Schedule(Option<BTreeMap<u32, Timing>>);
-
-/// A flow group: number of flows, start and end.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Group {
-    pub(crate) flows: u32,
-    pub(crate) span: Span,
-}
 
 /// Times of one point.
 struct Timing {
@@ -38,7 +29,7 @@ struct Timing {
 }
 
 impl Timing {
-    fn of(point: &Point) -> Self {
+    fn from_point(point: &Point) -> Self {
         let timed = |task: FlowTask| {
             let span = (task.start.as_secs_f64(), task.stop.as_secs_f64());
             (task.group, Group { flows: task.plan.count, span })
@@ -54,7 +45,7 @@ impl Timing {
         let trace = |used: &TraceUse| point.plan.trace(&used.file);
         let sets_delay =
             |used: &TraceUse| trace(used).is_some_and(|trace| trace.summary().delay.is_some());
-        let network = Network::of(point.plan.plan(), sets_delay);
+        let network = Network::from_plan(point.plan.plan(), sets_delay);
         let sample = &point.plan.plan().sample;
         let timescale_s = sample.timescale(network.longest_rtt()).as_secs_f64();
         let queue_interval_s = sample.qdisc.as_secs_f64();
@@ -66,8 +57,8 @@ impl Timing {
 
 impl Schedule {
     /// Computes the times from the run's plan.
-    pub(crate) fn of(plan: Option<&CheckedPlan>) -> Self {
-        let timing = |point: Point| (point.id, Timing::of(&point));
+    pub(crate) fn from_plan(plan: Option<&CheckedPlan>) -> Self {
+        let timing = |point: Point| (point.id, Timing::from_point(&point));
         Self(plan.map(|plan| plan.points().into_iter().map(timing).collect()))
     }
 

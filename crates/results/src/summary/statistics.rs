@@ -152,7 +152,7 @@ pub(super) struct OverTrials {
 
 impl OverTrials {
     /// Draws the resamples for `n` trials.
-    pub(super) fn of(n: usize) -> Self {
+    pub(super) fn new(n: usize) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(0);
         let mut draws: BTreeMap<Vec<u32>, usize> = BTreeMap::new();
         for _ in 0..if n < 2 { 0 } else { RESAMPLES } {
@@ -236,10 +236,11 @@ pub fn product(shares: &[f64]) -> Option<f64> {
 /// Returns the normalised Shannon entropy of the shares: 1 if all are equal, 0 if one flow has everything. Not comparable with ccperf's
 /// column of that name, whose definition is not published.
 pub fn entropy(shares: &[f64]) -> Option<f64> {
+    // The C library's `log2` depends on the CPU in the last bit.
     let sum: f64 = shares.iter().sum();
     let parts = shares.iter().map(|x| x / sum).filter(|part| *part > 0.0);
-    let bits: f64 = parts.map(|part| -part * part.log2()).sum();
-    (shares.len() >= 2 && sum > 0.0).then(|| bits / (shares.len() as f64).log2())
+    let bits: f64 = parts.map(|part| -part * libm::log2(part)).sum();
+    (shares.len() >= 2 && sum > 0.0).then(|| bits / libm::log2(shares.len() as f64))
 }
 
 /// Returns the smallest share divided by the largest, as in epsilon-fairness (RFC 5166). `None` for fewer than two shares, or if all are
@@ -290,7 +291,7 @@ mod tests {
     fn shared_resamples_give_the_same_intervals() {
         for n in [1, 2, 3, 5, 12, 40] {
             let values: Vec<f64> = (0..n).map(|nth| f64::from(nth * 37 % 41) / 3.0).collect();
-            let shared = OverTrials::of(n as usize);
+            let shared = OverTrials::new(n as usize);
             assert_eq!(shared.mean(&values), mean_with_interval(&values));
             let alone = bootstrap(&[&values], |drawn| mean(&drawn[0]));
             let (shared, alone) = (shared.bootstrap(&values), alone);
@@ -300,7 +301,7 @@ mod tests {
                 (a, b) => assert_eq!(a, b, "{n}"),
             }
         }
-        assert_eq!(OverTrials::of(3).bootstrap(&[2.0, 2.0, 2.0]), Some((2.0, 2.0)));
+        assert_eq!(OverTrials::new(3).bootstrap(&[2.0, 2.0, 2.0]), Some((2.0, 2.0)));
     }
 
     proptest! {

@@ -6,6 +6,9 @@ use super::{Extent, Line, plain, render, with_interval};
 use crate::summary::{PointRow, Summary};
 use ccbench_proto::metric::Scope;
 
+/// Printed instead of a time that is shorter than the clocks of two nodes can tell.
+const UNRESOLVED: &str = "unresolved";
+
 /// Returns the loss rows of fetches, or of all other probes.
 fn loss_rows(summary: &Summary, fetches: bool) -> impl Iterator<Item = &PointRow> {
     let lost =
@@ -66,21 +69,32 @@ pub(super) fn write_completions(out: &mut String, summary: &Summary, extent: Ext
     if lines.is_empty() {
         return;
     }
+    let has_unresolved = lines.iter().any(|(_, cells)| cells.iter().any(|cell| cell == UNRESOLVED));
     let header = ["flows", "completion ms", "KM median", "p95", "p99", "unfinished"];
     let _ = write!(out, "\n{}", render(summary, &header, lines, extent));
     out.push_str("\ncompletion, p95, p99: of completed flows. KM median: Kaplan-Meier estimate that includes unfinished flows.\n");
+    if has_unresolved {
+        out.push_str("unresolved: less than the error bounds of the clocks of both ends together, in the worst trial (table clock).\n");
+    }
 }
 
 /// Returns the completion times of a group of finite flows.
 fn completion_line(summary: &Summary, unfinished: &PointRow) -> Line {
     let PointRow { point_id, phase, scope, subject, .. } = unfinished;
-    let find = |stat| summary.find(*point_id, phase, *scope, subject, "flow_completion_time", stat);
+    let bound_us = summary.completion_bounds_us.get(&(*point_id, subject.clone()));
+    let time = |stat, text: fn(Option<&PointRow>, f64) -> String| {
+        let row = summary.find(*point_id, phase, *scope, subject, "flow_completion_time", stat);
+        match row.zip(bound_us) {
+            Some((row, bound_us)) if row.value.abs() < *bound_us => UNRESOLVED.to_owned(),
+            _ => text(row, 1e3),
+        }
+    };
     let cells = vec![
         subject.clone(),
-        with_interval(find("mean"), 1e3),
-        plain(find("km_median"), 1e3),
-        plain(find("p95"), 1e3),
-        plain(find("p99"), 1e3),
+        time("mean", with_interval),
+        time("km_median", plain),
+        time("p95", plain),
+        time("p99", plain),
         format!("{:.0} of {}", unfinished.value * f64::from(unfinished.n_trials), unfinished.n),
     ];
     (*point_id, cells)

@@ -163,7 +163,7 @@ impl Rows {
     }
 
     /// Returns the lines of a probe.
-    fn of<'a>(&'a self, probe: &'a str) -> impl Iterator<Item = usize> + 'a {
+    fn lines_of_probe<'a>(&'a self, probe: &'a str) -> impl Iterator<Item = usize> + 'a {
         (0..self.lines.len()).filter(move |line| self.lines.text("probe_id", *line) == probe)
     }
 
@@ -184,7 +184,7 @@ impl Rows {
                 is_machine_late: !self.lines.text("error", line).is_empty(),
             })
         };
-        let intervals: Vec<Interval> = self.of(probe).filter_map(interval).collect();
+        let intervals: Vec<Interval> = self.lines_of_probe(probe).filter_map(interval).collect();
         let none = || RecordedError::NoRows { path: self.path.clone(), probe: probe.to_owned() };
         recording(stream, &intervals, delay_ns).ok_or_else(none)
     }
@@ -194,7 +194,7 @@ impl Rows {
         let span = from.as_secs_f64()..to.as_secs_f64();
         let in_span =
             |line: &usize| self.lines.number("t_s", *line).is_some_and(|at_s| span.contains(&at_s));
-        let lines = self.of(probe).filter(in_span);
+        let lines = self.lines_of_probe(probe).filter(in_span);
         let mut found: Vec<f64> =
             lines.filter_map(|line| self.lines.number("rtt_us", line)).collect();
         found.sort_by(f64::total_cmp);

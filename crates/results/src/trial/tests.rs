@@ -50,8 +50,8 @@ fn key(run: &RunDir, trial: u16) -> TrialKey {
     TrialKey { point_id: 0, trial, seed: 9, epoch: run.next_epoch() }
 }
 
-fn event(of: Of) -> wire::RunEvent {
-    wire::RunEvent { of: Some(of) }
+fn event(payload: Payload) -> wire::RunEvent {
+    wire::RunEvent { payload: Some(payload) }
 }
 
 /// Starts a trial with rows in three tables and a raw file: including `clock`, four tables and five renames.
@@ -73,15 +73,15 @@ fn fill(mut writer: TrialWriter<'_>) -> TrialWriter<'_> {
             flow_id: format!("main/{}", 9 - i),
             ..Default::default()
         };
-        writer.push("src", event(Of::FlowSample(sample))).unwrap();
+        writer.push("src", event(Payload::FlowSample(sample))).unwrap();
     }
-    writer.push("src", event(Of::Probe(wire::Probe::default()))).unwrap();
+    writer.push("src", event(Payload::Probe(wire::Probe::default()))).unwrap();
     writer
-        .push("src", event(Of::Done(wire::Done { rows_sent: 11, ..Default::default() })))
+        .push("src", event(Payload::Done(wire::Done { rows_sent: 11, ..Default::default() })))
         .unwrap();
     for piece in ["one ", "two"] {
         let raw = wire::Raw { name: "agent.log".into(), data: piece.into() };
-        writer.push("src", event(Of::Raw(raw))).unwrap();
+        writer.push("src", event(Payload::Raw(raw))).unwrap();
     }
     writer
 }
@@ -177,7 +177,7 @@ fn run_that_lacks_nothing_but_its_end_is_finished_without_a_session() {
     assert!(matches!(locked, StoreError::Journal(JournalError::Locked { .. })), "{locked}");
     drop(run);
     let summary = crate::summarize::summarize(&path, TrialFilter::default()).unwrap();
-    let note = crate::table::incomplete_run(&summary.summary).unwrap();
+    let note = summary.summary.incomplete_run().unwrap();
     assert!(note.starts_with("3 of 3 trials; the run was not finished"), "{note}");
     let other = RunDir::reopen(&path, "fedcba9876543210", now).unwrap_err();
     assert!(matches!(other, StoreError::OtherPlan { .. }), "{other}");
@@ -188,7 +188,7 @@ fn run_that_lacks_nothing_but_its_end_is_finished_without_a_session() {
     assert_eq!((run.status(), run.counts()), (RunStatus::Complete, (3, 0, 0)));
     assert!(crate::verify::verify(&path).unwrap().damaged.is_empty());
     let summary = crate::summarize::summarize(&path, TrialFilter::default()).unwrap();
-    assert_eq!(crate::table::incomplete_run(&summary.summary), None);
+    assert_eq!(summary.summary.incomplete_run(), None);
     let record = std::fs::read_to_string(path.join("run.json")).unwrap();
     assert_eq!(record.matches("command_line").count(), 1, "no other session");
 }
@@ -365,13 +365,13 @@ fn controller_events_have_its_time_and_rows_without_instant_none() {
     let begun_ns = crate::clock::realtime_ns();
     writer.note(Kind::Link(wire::LinkState::default()), "bottleneck", "kernel on to-dst").unwrap();
     let flow = wire::Flow { cc_actual: "cubic".into(), ..Default::default() };
-    writer.push("src", event(Of::Flow(flow))).unwrap();
+    writer.push("src", event(Payload::Flow(flow))).unwrap();
     for at_ns in [0, 5_500_000_000] {
         let change = wire::LinkChange { applied_at_ns: at_ns, ..Default::default() };
-        writer.push("src", event(Of::LinkChange(change))).unwrap();
+        writer.push("src", event(Payload::LinkChange(change))).unwrap();
         let kind = Some(Kind::SampleError(NoData {}));
         let event_row = wire::Event { at_ns, kind, ..Default::default() };
-        writer.push("src", event(Of::Event(event_row))).unwrap();
+        writer.push("src", event(Payload::Event(event_row))).unwrap();
     }
     writer.commit(&good()).unwrap();
 
@@ -393,7 +393,7 @@ fn controller_events_have_its_time_and_rows_without_instant_none() {
     assert_eq!(flows.column("cc_requested").unwrap().null_count(), 1, "the kernel's default");
     assert_eq!(flows.column("cc_actual").unwrap().null_count(), 0);
     let changes = read("link_changes");
-    assert_eq!(changes.column("asked_t_ns").unwrap().null_count(), 2);
+    assert_eq!(changes.column("requested_t_ns").unwrap().null_count(), 2);
     assert_eq!(changes.column("applied_t_ns").unwrap().null_count(), 1);
     assert_eq!(changes.column("t_s").unwrap().null_count(), 1);
 }
@@ -424,7 +424,7 @@ fn loaded_cc_parameters_are_recorded_also_after_resume() {
     let first = in_force(&record());
     assert_eq!((&first[0]["node"], &first[0]["name"]), (&"src".into(), &"scheme".into()));
     assert_eq!((&first[0]["via"], &first[0]["params"]["betao"]), (&"bpf".into(), &"3000".into()));
-    assert_eq!(first[0]["why"], "this kernel takes BPF congestion controls");
+    assert_eq!(first[0]["reason"], "this kernel takes BPF congestion controls");
     let run = RunDir::resume(&path, &info()).unwrap();
     filled(&run, 2).commit(&good()).unwrap();
     run.finish(RunStatus::Complete).unwrap();
@@ -439,10 +439,10 @@ fn raw_files_cannot_leave_their_directory() {
     let mut writer = run.begin_trial(key(&run, 1), &phases(), clocks()).unwrap();
     for name in ["../up", "", ".hidden", "a/b"] {
         let raw = wire::Raw { name: name.into(), data: vec![1] };
-        let error = writer.push("src", event(Of::Raw(raw))).unwrap_err();
+        let error = writer.push("src", event(Payload::Raw(raw))).unwrap_err();
         assert!(matches!(error, TrialError::RawFile { .. }), "{name}");
     }
-    let error = writer.push("unknown", event(Of::Probe(wire::Probe::default()))).unwrap_err();
+    let error = writer.push("unknown", event(Payload::Probe(wire::Probe::default()))).unwrap_err();
     assert!(matches!(error, TrialError::UnknownNode { .. }));
 }
 
@@ -464,7 +464,7 @@ fn counters_round_trip() {
             snd_cwnd_pkts: Some((i / 900) as u32),
             ..Default::default()
         };
-        writer.push("src", event(Of::FlowSample(row))).unwrap();
+        writer.push("src", event(Payload::FlowSample(row))).unwrap();
     }
     writer.commit(&good()).unwrap();
     let file = File::open(run.part("flow_samples", 0, 1)).unwrap();
@@ -488,7 +488,7 @@ fn in_small_groups(run: &RunDir, trial: u16) -> TrialWriter<'_> {
         let at_ns = 5_000_000_000 + u64::from(i) * 900_000;
         let probe =
             wire::Probe { at_ns, probe_id: "rtt".into(), seq: i, tos: 300, ..Default::default() };
-        writer.push("src", event(Of::Probe(probe))).unwrap();
+        writer.push("src", event(Payload::Probe(probe))).unwrap();
     }
     writer
 }
@@ -577,7 +577,7 @@ fn write_error_is_returned_by_every_later_call_and_nothing_is_committed() {
     let rt = tokio::runtime::Builder::new_current_thread().build().unwrap();
     rt.block_on(writer.finished());
     rt.block_on(writer.wait_for_room());
-    is_write_error(writer.push("src", event(Of::Probe(wire::Probe::default()))).unwrap_err());
+    is_write_error(writer.push("src", event(Payload::Probe(wire::Probe::default()))).unwrap_err());
     is_write_error(writer.commit(&good()).unwrap_err());
     assert!(run.trials().is_empty());
 }

@@ -145,9 +145,9 @@ impl EcnCheck {
             }
         }
         // No sender here counts marks on packets of other flows.
-        let strangers =
+        let has_other_flow =
             self.flows.values().any(|flow| flow.negotiated && !self.ends.contains_key(&flow.group));
-        if all_count && !strangers {
+        if all_count && !has_other_flow {
             self.judge_counts(findings);
         }
     }
@@ -235,8 +235,13 @@ mod tests {
     const PLAN: &str = include_str!("ecn.toml");
 
     /// Judges two nodes in these modes, flow `l4s/0` that counted `counted` marks, and a link that set 100 marks a second for 10 s.
-    fn judge(modes: [EcnMode; 2], negotiated: bool, counted: u32, stranger: bool) -> Vec<String> {
-        judge_behind("", modes, negotiated, counted, stranger, None)
+    fn judge(
+        modes: [EcnMode; 2],
+        negotiated: bool,
+        counted: u32,
+        has_other_flow: bool,
+    ) -> Vec<String> {
+        judge_behind("", modes, negotiated, counted, has_other_flow, None)
     }
 
     /// As [`judge`], with this kind of qdisc, and a second link that removed this many CE marks.
@@ -245,7 +250,7 @@ mod tests {
         modes: [EcnMode; 2],
         negotiated: bool,
         counted: u32,
-        stranger: bool,
+        has_other_flow: bool,
         rewritten: Option<u64>,
     ) -> Vec<String> {
         let (plan, _) = check::check(parse::parse(PLAN).unwrap()).unwrap();
@@ -276,7 +281,7 @@ mod tests {
                 ..Default::default()
             };
             ecn.sample(SPAN, &row("l4s", negotiated, u64::from(counted) * tenth / 100));
-            if stranger {
+            if has_other_flow {
                 ecn.sample(SPAN, &row("classic", true, 0));
             }
             let link = QdiscSample {

@@ -80,7 +80,7 @@ struct Progress {
     first_data_s: Option<f64>,
     no_data_s: Option<f64>,
     /// The last sample with new bytes, and the sample before it.
-    grew_s: Option<(f64, f64)>,
+    last_progress_s: Option<(f64, f64)>,
     stall: Option<Stall>,
 }
 
@@ -118,8 +118,8 @@ impl Progress {
             self.no_data_s = Some(at_s);
         } else if self.first_data_s.is_none() || grew {
             self.first_data_s.get_or_insert(at_s);
-            self.grew_s = Some((before_s, at_s));
-        } else if let Some((_, from_s)) = self.grew_s
+            self.last_progress_s = Some((before_s, at_s));
+        } else if let Some((_, from_s)) = self.last_progress_s
             && at_s <= stop_s
         {
             let within =
@@ -306,7 +306,7 @@ impl FlowState {
     /// Returns a lower bound of the instant when data last arrived.
     fn last_data_s(&self) -> Option<f64> {
         match self.delivered() {
-            Some(delivered) => delivered.grew_s.map(|(before_s, _)| before_s),
+            Some(delivered) => delivered.last_progress_s.map(|(before_s, _)| before_s),
             None => self.received_s.map(|(_, last_s)| last_s),
         }
     }

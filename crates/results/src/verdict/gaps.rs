@@ -10,7 +10,7 @@ use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::plan::{Probe as PlannedProbe, Repeat};
 use ccbench_proto::schedule;
 use ccbench_proto::units::Micros;
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::run_event::Payload;
 use ccbench_proto::wire::{Done, FlowSample, Role, Side};
 
 use super::findings::{Findings, Span};
@@ -268,20 +268,20 @@ impl GapCheck {
     }
 
     /// Adds a row of any table.
-    pub(super) fn row(&mut self, node: &str, span: Span, of: &Of) {
-        match of {
-            Of::FlowSample(row) => self.socket(span, row),
-            Of::QdiscSample(row) if span.contains(row.at_ns) => {
+    pub(super) fn row(&mut self, node: &str, span: Span, payload: &Payload) {
+        match payload {
+            Payload::FlowSample(row) => self.socket(span, row),
+            Payload::QdiscSample(row) if span.contains(row.at_ns) => {
                 if let Some((_, times)) = self.links.get_mut(&row.link) {
                     times.add(span.seconds(row.at_ns), self.qdisc.limit_s);
                 }
             }
-            Of::HostSample(row) if span.contains(row.at_ns) => {
+            Payload::HostSample(row) if span.contains(row.at_ns) => {
                 if let Some(times) = self.hosts.get_mut(node) {
                     times.add(span.seconds(row.at_ns), self.host.limit_s);
                 }
             }
-            Of::Probe(row) if span.contains(row.at_ns) => {
+            Payload::Probe(row) if span.contains(row.at_ns) => {
                 if let Some((_, pace, times)) = self.probes.get_mut(&row.probe_id) {
                     times.add(span.seconds(row.at_ns), pace.limit_s);
                 }

@@ -431,9 +431,9 @@ impl LinkCheck {
     }
 }
 
-/// Returns whether the link sends whenever it has packets. sch_fq paces, and slots have limits: packets may wait although the link is free.
+/// Returns whether the link sends whenever it has packets. A queue may pace, and slots have limits: packets may wait although the link is free.
 fn work_conserving(link: &Link) -> bool {
-    let paces = |queue: Option<&Queue>| matches!(queue, Some(Queue::Fq(_)));
+    let paces = |queue: Option<&Queue>| queue.is_some_and(Queue::paces);
     link.slot.is_none()
         && !paces(link.queue.as_ref())
         && !link.classes.values().any(|class| paces(class.queue.as_ref()))

@@ -162,9 +162,9 @@ impl Scenario {
         if self.without_machines {
             judge.ignore_machines();
         }
-        let mut see = |node: &str, of: Of| {
-            if !self.is_lost(node, &of) {
-                judge.observe(node, &RunEvent { of: Some(of) });
+        let mut see = |node: &str, payload: Payload| {
+            if !self.is_lost(node, &payload) {
+                judge.observe(node, &RunEvent { payload: Some(payload) });
             }
         };
         self.emit_machines(&mut see);
@@ -179,19 +179,19 @@ impl Scenario {
     }
 
     /// Returns whether the agent was stopped when it should have taken this sample, or could not take it.
-    fn is_lost(&self, node: &str, of: &Of) -> bool {
-        let at_ns = match of {
-            Of::FlowSample(row) => row.at_ns,
-            Of::QdiscSample(row) => row.at_ns,
-            Of::HostSample(_) if self.without_machines => return true,
-            Of::HostSample(row) => row.at_ns,
+    fn is_lost(&self, node: &str, payload: &Payload) -> bool {
+        let at_ns = match payload {
+            Payload::FlowSample(row) => row.at_ns,
+            Payload::QdiscSample(row) => row.at_ns,
+            Payload::HostSample(_) if self.without_machines => return true,
+            Payload::HostSample(row) => row.at_ns,
             _ => return false,
         };
         let during = |from, to| (at(from)..at(to)).contains(&at_ns);
         self.stopped.is_some_and(|(stopped, from, to)| stopped == node && during(from, to))
     }
 
-    fn emit_machines(&self, see: &mut impl FnMut(&str, Of)) {
+    fn emit_machines(&self, see: &mut impl FnMut(&str, Payload)) {
         for i in 0..20 {
             for node in ["src", "mid", "dst"] {
                 let cpu_max_busy_pct = if i < self.busy_samples { self.busy_pct } else { 50.0 };
@@ -199,7 +199,7 @@ impl Scenario {
                 let softnet_dropped = self.softnet_dropped;
                 see(
                     node,
-                    Of::HostSample(HostSample {
+                    Payload::HostSample(HostSample {
                         at_ns,
                         cpu_max_busy_pct,
                         softnet_dropped,
@@ -228,16 +228,16 @@ impl Scenario {
                     idle_us: self.idle_us_per_s.map(|us| 5_000_000 + i * us / 10),
                     ..Default::default()
                 };
-                see("mid", Of::QdiscSample(row));
+                see("mid", Payload::QdiscSample(row));
             }
             let (at_ns, link) = (at(i * 100), "delay".into());
-            see("src", Of::QdiscSample(QdiscSample { at_ns, link, ..Default::default() }));
+            see("src", Payload::QdiscSample(QdiscSample { at_ns, link, ..Default::default() }));
         }
         let change =
             LinkChange { link: "bottleneck".into(), rc: self.change_rc, ..Default::default() };
-        see("mid", Of::LinkChange(change));
+        see("mid", Payload::LinkChange(change));
         if let Some(row) = &self.timing {
-            see("mid", Of::LinkTiming(row.clone()));
+            see("mid", Payload::LinkTiming(row.clone()));
         }
         let rtt = BaseRtt { min_us: Some(self.base_rtt_us), n: 5 };
         let rtt = Event {
@@ -246,7 +246,7 @@ impl Scenario {
             subject: "dst".into(),
             ..Default::default()
         };
-        see("src", Of::Event(rtt));
+        see("src", Payload::Event(rtt));
         if let Some((kind, message)) = &self.event {
             let event = Event {
                 kind: kind.clone(),
@@ -254,7 +254,7 @@ impl Scenario {
                 message: (*message).into(),
                 ..Default::default()
             };
-            see("src", Of::Event(event));
+            see("src", Payload::Event(event));
         }
     }
 
@@ -265,7 +265,7 @@ impl Scenario {
         (ms + 1).saturating_sub(self.first_data_ms) * 1000
     }
 
-    fn emit_flows(&self, see: &mut impl FnMut(&str, Of)) {
+    fn emit_flows(&self, see: &mut impl FnMut(&str, Payload)) {
         for index in 0..2 {
             let flow_id = format!("main/{index}");
             let (from, to) = self.sampled_ms;
@@ -282,7 +282,7 @@ impl Scenario {
                     bytes_acked: Some(38 + self.delivered(ms)),
                     ..Default::default()
                 };
-                see("src", Of::FlowSample(sample));
+                see("src", Payload::FlowSample(sample));
             }
             for ms in (from..to + self.overrun_ms).step_by(self.sample_every_ms as usize) {
                 let sample = FlowSample {
@@ -294,7 +294,7 @@ impl Scenario {
                     bytes_received: Some(37 + self.delivered(ms)),
                     ..Default::default()
                 };
-                see("dst", Of::FlowSample(sample));
+                see("dst", Payload::FlowSample(sample));
             }
             let interval = Interval {
                 at_ns: at(self.first_data_ms + 100),
@@ -304,7 +304,7 @@ impl Scenario {
                 bytes: u64::from(self.first_data_ms < 10_000),
                 ..Default::default()
             };
-            see("dst", Of::Interval(interval));
+            see("dst", Payload::Interval(interval));
             let row = Flow {
                 flow_id,
                 side: Side::Sender.into(),
@@ -312,7 +312,7 @@ impl Scenario {
                 exit_code: self.exit_code,
                 ..Default::default()
             };
-            see("src", Of::Flow(row));
+            see("src", Payload::Flow(row));
         }
     }
 }

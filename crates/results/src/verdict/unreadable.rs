@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::event::{UnreadableEvent, first_invalid};
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::run_event::Payload;
 use ccbench_proto::wire::{
     AckHook, AckSelection, Event, NodeInfo, PacketFate, ProbeKind, Role, Side, TcpEvent,
     TcpEventKind, TimingKind,
@@ -23,14 +23,14 @@ pub(crate) struct Unreadable {
 }
 
 /// Returns the field of a row that is absent or has a value that this build does not know.
-fn invalid_field(of: &Of) -> Option<&'static str> {
+fn invalid_field(payload: &Payload) -> Option<&'static str> {
     let side = |field: i32| ("side", Side::is_known(field));
     let role = |field: i32| ("role", Role::is_known(field));
-    match of {
-        Of::FlowSample(row) => first_invalid(&[side(row.side), role(row.role)]),
-        Of::Flow(row) => first_invalid(&[side(row.side), role(row.role)]),
-        Of::Acks(batch) => first_invalid(&[side(batch.side), role(batch.role)]),
-        Of::TcpEvents(batch) => batch.events.iter().find_map(|row: &TcpEvent| {
+    match payload {
+        Payload::FlowSample(row) => first_invalid(&[side(row.side), role(row.role)]),
+        Payload::Flow(row) => first_invalid(&[side(row.side), role(row.role)]),
+        Payload::Acks(batch) => first_invalid(&[side(batch.side), role(batch.role)]),
+        Payload::TcpEvents(batch) => batch.events.iter().find_map(|row: &TcpEvent| {
             first_invalid(&[
                 side(row.side),
                 role(row.role),
@@ -38,20 +38,23 @@ fn invalid_field(of: &Of) -> Option<&'static str> {
             ])
         }),
         // Rows that belong to no flow have neither.
-        Of::AckCount(row) if row.flow_id.is_empty() => None,
-        Of::AckCount(row) => first_invalid(&[
+        Payload::AckCount(row) if row.flow_id.is_empty() => None,
+        Payload::AckCount(row) => first_invalid(&[
             side(row.side),
             role(row.role),
             ("mode", row.mode.is_some_and(|mode| AckSelection::is_known(mode.selection))),
             ("hook", AckHook::is_known(row.hook)),
         ]),
-        Of::Interval(row) => first_invalid(&[side(row.side)]),
-        Of::Probe(row) => first_invalid(&[("kind", ProbeKind::is_known(row.kind))]),
-        Of::LinkTiming(row) => first_invalid(&[("what", TimingKind::is_known(row.what))]),
-        Of::LinkPacket(row) => first_invalid(&[("fate", PacketFate::is_known(row.fate))]),
+        Payload::Interval(row) => first_invalid(&[side(row.side)]),
+        Payload::Probe(row) => first_invalid(&[("kind", ProbeKind::is_known(row.kind))]),
+        Payload::LinkTiming(row) => first_invalid(&[("what", TimingKind::is_known(row.what))]),
+        Payload::LinkPacket(row) => first_invalid(&[("fate", PacketFate::is_known(row.fate))]),
         // These rows have no enums; `Event::read` checks those of events.
-        Of::QdiscSample(_) | Of::LinkChange(_) | Of::HostSample(_) | Of::CcState(_) => None,
-        Of::Event(_) | Of::Raw(_) | Of::Done(_) => None,
+        Payload::QdiscSample(_)
+        | Payload::LinkChange(_)
+        | Payload::HostSample(_)
+        | Payload::CcState(_) => None,
+        Payload::Event(_) | Payload::Raw(_) | Payload::Done(_) => None,
     }
 }
 
@@ -82,11 +85,11 @@ impl Unreadable {
     }
 
     /// Counts messages of types that this build does not know, and rows with an invalid field.
-    pub(crate) fn message(&mut self, node: &str, of: Option<&Of>) {
-        let Some(of) = of else {
+    pub(crate) fn message(&mut self, node: &str, payload: Option<&Payload>) {
+        let Some(payload) = payload else {
             return self.count(node, || "a message of an unknown type".to_owned());
         };
-        if let Some(field) = invalid_field(of) {
+        if let Some(field) = invalid_field(payload) {
             self.count(node, || format!("a row without a valid `{field}`"));
         }
     }

@@ -7,7 +7,7 @@ use super::*;
 use crate::lost::sweep;
 
 /// Asserts that axe finds nothing on a phone, a tablet and a desktop, in both themes.
-fn assert_accessible(browser: &Browser, axe_core: &str) {
+pub fn assert_accessible(browser: &Browser, axe_core: &str) {
     for _ in ["light", "dark"] {
         for width in [500, 900, 1280] {
             browser.resize(width, 900);
@@ -19,7 +19,7 @@ fn assert_accessible(browser: &Browser, axe_core: &str) {
 }
 
 /// Shows few rows in the table of all metrics, without moving the focus.
-fn list_few_metrics(browser: &Browser) {
+pub fn list_few_metrics(browser: &Browser) {
     browser.eval(
         "const search = document.querySelector('#search');\
          search.value = 'jain_fairness_of_mean';\
@@ -66,10 +66,8 @@ fn a_button_without_a_name_is_found() {
     assert!(found.len() == 1 && found[0].starts_with("button-name: <button>"), "{found:?}");
 }
 
-#[test]
-fn the_tab_key_reaches_every_control_and_shows_it() {
-    let Some((browser, _root)) = open_report_after(add_claims) else { return };
-    list_few_metrics(&browser);
+/// Asserts that the Tab key moves through all controls, of which there are at least `least`, and that each shows the focus.
+pub fn assert_tab_reaches_every_control(browser: &Browser, least: u64) {
     let controls = browser.eval(
         "const controls = 'a[href], button:not(:disabled), select, input, summary, [tabindex=\"0\"]';\
          const visible = [...document.querySelectorAll(controls)].filter(control => control.checkVisibility());\
@@ -77,7 +75,7 @@ fn the_tab_key_reaches_every_control_and_shows_it() {
          return visible.length",
     );
     let controls = controls.as_u64().unwrap();
-    assert!(controls > 60, "{controls}");
+    assert!(controls >= least, "{controls}");
     for nth in 0..controls {
         browser.press("\u{e004}");
         let focused = browser.eval(
@@ -87,6 +85,13 @@ fn the_tab_key_reaches_every_control_and_shows_it() {
         assert_eq!(focused[0], nth.to_string(), "{focused}");
         assert_ne!(focused[1], "none", "the focus is not visible: {focused}");
     }
+}
+
+#[test]
+fn the_tab_key_reaches_every_control_and_shows_it() {
+    let Some((browser, _root)) = open_report_after(add_claims) else { return };
+    list_few_metrics(&browser);
+    assert_tab_reaches_every_control(&browser, 60);
 }
 
 #[test]

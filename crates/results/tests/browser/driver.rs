@@ -167,11 +167,34 @@ impl Browser {
         self.post("/window/rect", &json!({ "width": width, "height": height }));
     }
 
+    /// Returns what the window shows, as PNG.
+    pub fn screenshot(&self) -> Vec<u8> {
+        let path = format!("/session/{}/screenshot", self.session);
+        let image = self.http("GET", &path, &Value::Null);
+        decode_base64(image.as_str().unwrap())
+    }
+
     /// Returns the messages in the console.
     pub fn console(&self) -> Vec<Value> {
         let lines = self.post("/se/log", &json!({ "type": "browser" }));
         lines.as_array().unwrap().clone()
     }
+}
+
+/// Decodes the base64 encoding of RFC 4648.
+fn decode_base64(text: &str) -> Vec<u8> {
+    const ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let (mut bits, mut count, mut bytes) = (0_u32, 0, Vec::new());
+    for digit in text.trim_end_matches('=').bytes() {
+        let value = ALPHABET.iter().position(|known| *known == digit).unwrap();
+        bits = (bits << 6) | value as u32;
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count) as u8);
+        }
+    }
+    bytes
 }
 
 impl Drop for Browser {

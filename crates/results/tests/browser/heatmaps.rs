@@ -3,27 +3,19 @@
 use super::*;
 use crate::lost::sweep;
 
-/// Waits until an expression is true.
-fn wait_for(browser: &Browser, expression: &str) {
-    let is_true = (0..100).any(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        browser.eval(&format!("return {expression}")) == true
-    });
-    assert!(is_true, "{expression}: {:?}", browser.console());
-}
-
 #[test]
 fn cells_open_the_trials_of_their_point() {
     let Some((browser, _root)) = open_report_of(sweep) else { return };
-    let cells = "return document.querySelector('#overview figure').querySelectorAll('a').length";
+    let cells =
+        "return document.querySelector('#overview figure svg').querySelectorAll('a').length";
     assert_eq!(browser.eval(cells), 50);
     let in_order = "return [...document.querySelectorAll('#overview figure')]\
-         .map(figure => figure.querySelectorAll('a[tabindex=\"0\"]').length)";
+         .map(figure => figure.querySelectorAll('svg a[tabindex=\"0\"]').length)";
     let in_order = browser.eval(in_order);
     let figures = in_order.as_array().unwrap();
     assert!(figures.iter().all(|cells| *cells == 1), "the Tab key passes each once: {figures:?}");
     // Arrow keys, and Enter.
-    browser.eval("document.querySelector('#overview figure a').focus(); return 0");
+    browser.eval("document.querySelector('#overview figure svg a').focus(); return 0");
     let here = || browser.eval("return document.activeElement.getAttribute('href')");
     let steps =
         ["\u{e014}", "\u{e013}", "\u{e015}", "\u{e012}", "\u{e012}", "\u{e014}"].map(|key| {
@@ -36,7 +28,7 @@ fn cells_open_the_trials_of_their_point() {
         ["#point-1", "#point-11", "#point-1", "#point-0", "#point-0", "#point-1"],
         "right, up, down, left, against the edge, right"
     );
-    let name = "return document.querySelector('#overview figure a').getAttribute('aria-label')";
+    let name = "return document.querySelector('#overview figure svg a').getAttribute('aria-label')";
     assert_eq!(browser.eval(name), "row 0, column 0: all trials failed");
     browser.press("\u{e007}");
     wait_for(&browser, "document.activeElement.id === 'which'");
@@ -67,6 +59,41 @@ fn cells_open_the_trials_of_their_point() {
     wait_for(&browser, "document.querySelector('#which').value === '1'");
     browser.eval("location.hash = '#point-2'; return 0");
     wait_for(&browser, "document.querySelector('#which').value === '2'");
+    assert_eq!(browser.console(), Vec::<Value>::new());
+}
+
+/// Creates 2 by 2 points, each with a trial. Those of the last two points are degraded.
+fn small_grid(root: &Path) -> PathBuf {
+    let level = |factor: &str, nth: u32| (factor.to_owned(), nth.to_string());
+    let points = (0..4).map(|id| (id, vec![level("row", id / 2), level("column", id % 2)]));
+    let run = RunDir::create(root, &RunInfo { points: points.collect(), ..info() }).unwrap();
+    for point_id in 0..4 {
+        let mut writer = begin(&run, point_id, 1);
+        fill(&mut writer, f64::from(point_id) * 1e6);
+        let why = format!("src: {point_id} s late");
+        let late = verdict(Status::Degraded, &[("samples_late", &why)]);
+        let ok = verdict(Status::Ok, &[]);
+        writer.commit(if point_id > 1 { &late } else { &ok }).unwrap();
+    }
+    run.finish(RunStatus::Complete).unwrap();
+    run.path().to_path_buf()
+}
+
+#[test]
+fn every_cell_of_a_small_grid_opens_a_trial_with_curves() {
+    let Some((browser, _root)) = open_report_of(small_grid) else { return };
+    let cells =
+        "return document.querySelector('#overview figure svg').querySelectorAll('a').length";
+    assert_eq!(browser.eval(cells), 4);
+    for point in (0..4).rev() {
+        browser.eval("document.querySelector('#panels').replaceChildren(); return 0");
+        browser.click(&format!("#overview figure svg a[href='#point-{point}']"));
+        wait_for(&browser, "document.querySelectorAll('#panels canvas').length > 0");
+        let shown = browser.eval("return document.querySelector('#which').value");
+        assert_eq!(shown, point.to_string());
+    }
+    // With few points, each reason has its details.
+    assert_eq!(column(&browser, "#reasons", 4), json!(["src: 2 s late", "src: 3 s late"]));
     assert_eq!(browser.console(), Vec::<Value>::new());
 }
 

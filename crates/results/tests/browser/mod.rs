@@ -1,4 +1,4 @@
-//! Tests the HTML report in a real browser. Skipped without chromedriver, unless the feature `browser` is enabled.
+//! Tests the pages in a real browser. Skipped without chromedriver, unless the feature `browser` is enabled.
 
 use ccbench_results::report;
 use serde_json::{Value, json};
@@ -8,9 +8,12 @@ use super::*;
 use driver::Browser;
 
 mod accessibility;
+mod definitions;
 mod driver;
 mod heatmaps;
 mod index;
+mod live;
+mod screenshots;
 
 /// Opens the report of the made-up run in a browser; returns the folder, too.
 fn open_report() -> Option<(Browser, tempfile::TempDir)> {
@@ -47,6 +50,15 @@ fn open_file(file: &Path) -> Option<Browser> {
         browser.console()
     );
     Some(browser)
+}
+
+/// Waits until an expression is true.
+fn wait_for(browser: &Browser, expression: &str) {
+    let is_true = (0..100).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        browser.eval(&format!("return {expression}")) == true
+    });
+    assert!(is_true, "{expression}: {:?}", browser.console());
 }
 
 fn column(browser: &Browser, table: &str, nth: usize) -> Value {
@@ -248,36 +260,6 @@ fn buttons_with_texts_of_tables_are_printed() {
 }
 
 #[test]
-fn names_of_metrics_lead_to_their_definitions() {
-    let Some((browser, _root)) = open_report_after(add_claims) else { return };
-    // Every number of the summary has one, and so do all metrics in the table of all metrics, and the numbers of claims.
-    let targets = |links: &str| {
-        browser.eval(&format!(
-            "const links = [...document.querySelectorAll('{links}')];\
-             const target = (link) => document.getElementById(link.getAttribute('href').slice(1));\
-             return [links.length, links.filter((link) => target(link)?.tagName === 'STRONG').length]"
-        ))
-    };
-    let numbers = "return document.querySelectorAll('#summary th.number button').length \
-                   - document.querySelectorAll('#summary table').length";
-    let numbers = browser.eval(numbers);
-    assert!(numbers.as_u64().unwrap() > 10, "{numbers}");
-    assert_eq!(targets("#summary th.number a"), json!([numbers, numbers]), "all but `trials`");
-    let rows = column(&browser, "#everything", 5).as_array().unwrap().len();
-    assert_eq!(targets("#everything td:nth-child(5) a"), json!([rows, rows]));
-    let claims = column(&browser, "#claims", 2).as_array().unwrap().len();
-    assert_eq!(targets("#claims td:nth-child(2) a"), json!([claims, claims]));
-    // `throughput` of a link differs from that of a flow.
-    browser.keys("#search", "bottleneck throughput");
-    browser.click("#everything td:nth-child(5) a");
-    let target = "return document.querySelector(':target').parentElement.textContent";
-    let definition = browser.eval(target);
-    let definition = definition.as_str().unwrap();
-    assert!(definition.starts_with("throughput of a link: bytes sent"), "{definition}");
-    assert_eq!(browser.console(), Vec::<Value>::new());
-}
-
-#[test]
 fn tables_show_failed_points_ccs_links_and_losses() {
     let Some((browser, _root)) = open_report_of(half_failed) else { return };
     assert_eq!(column(&browser, "#reasons", 1), json!(["scheme cubic, buffer 20, trials 1-2"]));
@@ -307,35 +289,6 @@ fn tables_show_failed_points_ccs_links_and_losses() {
         seen[0].as_f64().unwrap() < 1000.0 && seen[1] == true && seen[2] == true
     });
     assert!(is_narrow, "{}", browser.eval(seen));
-}
-
-#[test]
-fn the_live_page_states_the_rows_that_it_does_not_show() {
-    let root = tempfile::tempdir().unwrap();
-    let file = root.path().join("live.html");
-    // The test sends the updates instead of a run.
-    let source = "<script>window.EventSource = class extends EventTarget { constructor() { super(); window.run = this; } };</script>";
-    let page = report::live_page("n").replacen("</head>", &format!("{source}</head>"), 1);
-    std::fs::write(&file, page).unwrap();
-    let Some(browser) = Browser::start() else { return };
-    browser.open(&file);
-    let shown = |left_out: u64, outside: u64| {
-        let run = json!({ "name": "r", "directory": "d", "trials": 1, "ended": {}, "last": [], "running": [], "next": null,
-            "left_s": null, "messages": [], "messages_left_out": 0 });
-        let trial = json!({ "number": 1, "label": "one", "elapsed_s": 1.0, "length_s": 2.0, "phase": null, "next_phase": null,
-            "phases": [], "bin_s": 0.1, "status": "ok", "has_ended": false, "reasons": [], "flows": {}, "links": {}, "probes": {},
-            "hosts": {}, "rows_left_out": left_out, "rows_outside": outside });
-        let data = json!({ "run": run, "trial": trial }).to_string();
-        browser.eval(&format!(
-            "run.dispatchEvent(new MessageEvent('message', {{ data: {} }}));
-             return ['#left-out', '#outside'].map(id => document.querySelector(id).textContent)",
-            json!(data)
-        ))
-    };
-    assert_eq!(shown(0, 0), json!(["", ""]));
-    let outside = "2 rows from before the trial's start, or of nodes whose clock is not known, are in the results only.";
-    assert_eq!(shown(4, 2), json!(["4 rows of further flows are in the results only.", outside]));
-    assert_eq!(browser.console(), Vec::<Value>::new());
 }
 
 #[test]
@@ -546,7 +499,7 @@ fn downsampling_keeps_spikes() {
             rtt_us: Some(rtt_us),
             ..Default::default()
         };
-        push(&mut writer, "src", Of::FlowSample(sample));
+        push(&mut writer, "src", Payload::FlowSample(sample));
     }
     writer.commit(&verdict(Status::Ok, &[])).unwrap();
     let page = render(run.path());

@@ -75,7 +75,7 @@ fn push_queue(writer: &mut TrialWriter<'_>, at_s: f64, count: u64) {
         ecn_mark_pkts: Some(count),
         ..Default::default()
     };
-    push(writer, "src", Of::QdiscSample(counters));
+    push(writer, "src", Payload::QdiscSample(counters));
 }
 
 /// Pushes counters of a queue and of the sender of `under_test/0`, with a drop, a mark and a retransmission in each tenth of a second.
@@ -93,7 +93,7 @@ fn push_counters(writer: &mut TrialWriter<'_>, at_s: f64) {
         data_segs_out_pkts: Some(count as u32 * 100),
         ..Default::default()
     };
-    push(writer, "src", Of::FlowSample(sample));
+    push(writer, "src", Payload::FlowSample(sample));
 }
 
 /// The sample at the end of a phase belongs to the next phase, or to none at the end of the trial. It may come late.
@@ -114,7 +114,7 @@ fn the_sample_at_its_end_closes_the_counters_of_a_phase() {
                 bytes: 1000,
                 ..Default::default()
             };
-            push(&mut writer, "dst", Of::Interval(interval));
+            push(&mut writer, "dst", Payload::Interval(interval));
         }
         // Every 2 s, then at the end of the trial: 5.5 s is the first sample after the end of `alone`.
         for at_s in [0.0, 1.5, 3.5, 5.5, 7.5, end_s] {

@@ -28,7 +28,7 @@ fn exported(flows: &[(&str, &str, &str)]) -> Value {
                 bytes: 12_500 * mbit,
                 ..Default::default()
             };
-            push(&mut writer, receives, Of::Interval(interval));
+            push(&mut writer, receives, Payload::Interval(interval));
         }
         for (node, side) in [(sends, Side::Sender), (receives, Side::Receiver)] {
             let flow = wire::Flow {
@@ -40,7 +40,7 @@ fn exported(flows: &[(&str, &str, &str)]) -> Value {
                 side: side.into(),
                 ..Default::default()
             };
-            push(&mut writer, node, Of::Flow(flow));
+            push(&mut writer, node, Payload::Flow(flow));
         }
     }
     for (probe_id, rtt_us) in [("ping", 10_000.0), ("udp", 20_000.0)] {
@@ -53,7 +53,7 @@ fn exported(flows: &[(&str, &str, &str)]) -> Value {
                 rtt_us: Some(rtt_us),
                 ..Default::default()
             };
-            push(&mut writer, "src", Of::Probe(probe));
+            push(&mut writer, "src", Payload::Probe(probe));
         }
     }
     writer.commit(&verdict(Status::Ok, &[])).unwrap();

@@ -4,11 +4,11 @@ use super::*;
 
 #[test]
 fn phases_have_a_bar_for_each_group() {
-    let svg = |wheres: &[(&str, &str)]| {
-        let figure = draw(Kind::Phases, wheres).remove(0);
+    let svg = |filters: &[(&str, &str)]| {
+        let figure = draw(Kind::Phases, filters).remove(0);
         let bars = |of: &str| figure.csv.lines().filter(|line| line.contains(of)).count();
         // Throughput and sRTT at two points.
-        let under_test = wheres.iter().all(|(column, _)| *column != "group");
+        let under_test = filters.iter().all(|(column, _)| *column != "group");
         let wanted = [if under_test { 4 } else { 0 }, 4, 0];
         assert_eq!(
             [",under_test,compete,", ",cross,compete,", ",cross,alone,"].map(bars),
@@ -36,9 +36,9 @@ fn phases_have_a_bar_for_each_group() {
 fn phases_have_bars_of_probes() {
     let root = tempfile::tempdir().unwrap();
     let run = made_up(root.path());
-    let draw = |metrics: &[&str], wheres: &[(&str, &str)]| {
+    let draw = |metrics: &[&str], filters: &[(&str, &str)]| {
         let metrics = metrics.iter().map(|name| (*name).to_owned()).collect();
-        figure::draw(&run, &Request { metrics, ..request(Kind::Phases, wheres) })
+        figure::draw(&run, &Request { metrics, ..request(Kind::Phases, filters) })
     };
     let one = draw(&["rtt"], &[("scheme", "cubic")]).unwrap().remove(0);
     let of = [("metric", "RTT (ms)"), ("probe", "rtt"), ("phase", "alone")];
@@ -56,13 +56,13 @@ fn phases_have_bars_of_probes() {
 
 #[test]
 fn legends_name_the_congestion_control_of_each_flow() {
-    let wheres = [("scheme", "cubic"), ("phase", "compete")];
+    let filters = [("scheme", "cubic"), ("phase", "compete")];
     for (kind, names) in [
         (Kind::Series, ["under_test/0 (bbr)", "cross/0 (cubic)"]),
         (Kind::Ecdf, ["under_test/1 (bbr)", "cross/0 (cubic)"]),
         (Kind::Strips, ["under_test (bbr)", "cross (cubic)"]),
     ] {
-        let svg = draw(kind, &wheres).remove(0).svg;
+        let svg = draw(kind, &filters).remove(0).svg;
         for name in names {
             assert!(svg.contains(&format!(">{name}</text>")), "{}: {name}: {svg}", kind.name());
         }
@@ -75,8 +75,8 @@ fn full_queue_is_no_ideal() {
     let run = made_up(root.path());
     put_plan(&run, TWO_PATHS);
     let figure = |phase| {
-        let wheres = [("scheme", "cubic"), ("phase", phase), ("group", "under_test")];
-        figure::draw(&run, &request(Kind::Phases, &wheres)).unwrap().remove(0)
+        let filters = [("scheme", "cubic"), ("phase", phase), ("group", "under_test")];
+        figure::draw(&run, &request(Kind::Phases, &filters)).unwrap().remove(0)
     };
     let rtt = [("metric", "Mean sRTT (ms)")];
     let alone = figure("alone");
@@ -108,8 +108,8 @@ fn references_follow_changes_and_policers() {
     let run = made_up(root.path());
     let figure = |kind, plan: &str, phase: &str| {
         put_plan(&run, plan);
-        let wheres = [("scheme", "cubic"), ("phase", phase)];
-        figure::draw(&run, &request(kind, &wheres)).unwrap().remove(0)
+        let filters = [("scheme", "cubic"), ("phase", phase)];
+        figure::draw(&run, &request(kind, &filters)).unwrap().remove(0)
     };
     let bars = |plan: &str, phase: &str| figure(Kind::Phases, plan, phase);
     let near = |found: f64, wanted: f64| {
@@ -159,8 +159,8 @@ fn plane_draws_every_group_beside_its_fair_share() {
     let root = tempfile::tempdir().unwrap();
     let run = made_up(root.path());
     put_plan(&run, &TWO_PATHS.replace("10ms", "1ms"));
-    let figure = |wheres: &[(&str, &str)]| {
-        let request = Request { width_mm: Some(175.0), ..request(Kind::Plane, wheres) };
+    let figure = |filters: &[(&str, &str)]| {
+        let request = Request { width_mm: Some(175.0), ..request(Kind::Plane, filters) };
         figure::draw(&run, &request).unwrap().remove(0)
     };
     let compete = figure(&[("phase", "compete")]);

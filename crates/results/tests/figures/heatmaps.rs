@@ -15,7 +15,7 @@ fn push_rates(writer: &mut TrialWriter<'_>, mbit_per_s: [u64; 2]) {
                 bytes: mbit_per_s * 12_500,
                 ..Default::default()
             };
-            push(writer, "dst", Of::Interval(interval));
+            push(writer, "dst", Payload::Interval(interval));
         }
     }
 }
@@ -33,8 +33,8 @@ fn heatmap_shows_values_although_the_first_trial_has_none() {
     run.finish(RunStatus::Complete).unwrap();
     let of = |metric: &str| {
         let metrics = vec![metric.to_owned()];
-        let wheres = [("phase", "alone")];
-        let request = Request { metrics, ..request(Kind::Heatmap, &wheres) };
+        let filters = [("phase", "alone")];
+        let request = Request { metrics, ..request(Kind::Heatmap, &filters) };
         let figure = figure::draw(run.path(), &request).unwrap().remove(0);
         let column = |name| cells(&figure, &[("point_id", "0")], name).remove(0);
         (column("stat"), column("mean"))
@@ -66,7 +66,7 @@ fn heatmap_without_a_statistic_shows_the_default_one() {
                     value,
                     ..Default::default()
                 };
-                push(&mut writer, "src", Of::CcState(state));
+                push(&mut writer, "src", Payload::CcState(state));
             }
             let fetch = wire::Probe {
                 at_ns,
@@ -76,7 +76,7 @@ fn heatmap_without_a_statistic_shows_the_default_one() {
                 total_us: Some(fetch_us),
                 ..Default::default()
             };
-            push(&mut writer, "src", Of::Probe(fetch));
+            push(&mut writer, "src", Payload::Probe(fetch));
         }
         writer.commit(&verdict(Status::Ok, &[])).unwrap();
     }
@@ -100,4 +100,43 @@ fn heatmap_without_a_statistic_shows_the_default_one() {
             assert!(figure.svg.contains(title), "{metric}: {}", figure.svg);
         }
     }
+}
+
+/// Summaries and reports do not read `acks`, which may have gigabytes, so they also accept trials with damage there.
+#[test]
+fn figures_of_the_summary_do_not_read_acks() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    for point_id in 0..2 {
+        let mut writer = begin(&run, point_id, 1);
+        push_rates(&mut writer, [10, 10]);
+        let at_ns = vec![T0_NS[0].1 + 2_000_000_000];
+        let acks = wire::Acks {
+            at_ns,
+            flow_id: "under_test/0".into(),
+            group: "under_test".into(),
+            side: Side::Sender.into(),
+            role: Role::Data.into(),
+            ..Default::default()
+        };
+        push(&mut writer, "src", Payload::Acks(acks));
+        writer.commit(&verdict(Status::Ok, &[])).unwrap();
+    }
+    run.finish(RunStatus::Complete).unwrap();
+    let path = run.path();
+    for point_id in 0..2 {
+        let file = path.join(format!("tables/acks/point={point_id}/trial-01/part-0.parquet"));
+        let mut bytes = std::fs::read(&file).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        std::fs::write(file, bytes).unwrap();
+    }
+    for kind in [Kind::Heatmap, Kind::Lines] {
+        let figures = figure::draw(path, &request(kind, &[("phase", "alone")])).unwrap();
+        let mean = number(&figures[0], &[("point_id", "0")], "mean");
+        assert!((mean - 20e6).abs() < 1.0, "{}: {mean}", kind.name());
+    }
+    // Other kinds compare every table with its digest.
+    let error = figure::draw(path, &request(Kind::Ecdf, &[])).unwrap_err().to_string();
+    assert!(error.contains("no trial matches"), "{error}");
 }

@@ -21,8 +21,8 @@ fn run_of_factors(root: &Path, factors: u32) -> PathBuf {
     run.path().to_path_buf()
 }
 
-fn of_metric(metric: &str, kind: Kind, wheres: &[(&str, &str)]) -> Request {
-    Request { metrics: vec![metric.to_owned()], ..request(kind, wheres) }
+fn of_metric(metric: &str, kind: Kind, filters: &[(&str, &str)]) -> Request {
+    Request { metrics: vec![metric.to_owned()], ..request(kind, filters) }
 }
 
 #[test]
@@ -30,8 +30,8 @@ fn lines_draw_a_metric_over_a_factor() {
     let root = tempfile::tempdir().unwrap();
     let run = run_of_factors(root.path(), 2);
     let x = Some("f0".to_owned());
-    let wheres = [("phase", "compete")];
-    let request = Request { x, ..of_metric("jain_fairness_of_mean", Kind::Lines, &wheres) };
+    let filters = [("phase", "compete")];
+    let request = Request { x, ..of_metric("jain_fairness_of_mean", Kind::Lines, &filters) };
     let figures = figure::draw(&run, &request).unwrap();
     let [one] = figures.as_slice() else { panic!("{} figures", figures.len()) };
     assert_eq!(one.stem, "lines-phase=compete-x=f0-metric=jain_fairness_of_mean");
@@ -54,9 +54,9 @@ fn lines_draw_a_metric_over_a_factor() {
 fn lines_need_a_factor_for_the_lines() {
     let root = tempfile::tempdir().unwrap();
     let run = run_of_factors(root.path(), 3);
-    let draw = |by: Option<&str>, wheres: &[(&str, &str)]| {
+    let draw = |by: Option<&str>, filters: &[(&str, &str)]| {
         let by = by.map(str::to_owned);
-        figure::draw(&run, &Request { by, ..request(Kind::Lines, wheres) })
+        figure::draw(&run, &Request { by, ..request(Kind::Lines, filters) })
     };
     let error = draw(None, &[]).unwrap_err();
     assert!(error.class() == ErrorClass::Usage && error.to_string().ends_with("f0, f1"), "{error}");
@@ -75,11 +75,11 @@ fn fairness_without_a_group_is_that_of_all_flows() {
     let root = tempfile::tempdir().unwrap();
     let run = made_up(root.path());
     let jain = |kind, group: Option<&str>| {
-        let mut wheres = vec![("phase", "compete")];
-        wheres.extend(group.map(|group| ("group", group)));
+        let mut filters = vec![("phase", "compete")];
+        filters.extend(group.map(|group| ("group", group)));
         // Bars need no factor that varies.
-        wheres.extend((kind == Kind::Phases).then_some(("scheme", "cubic")));
-        let request = of_metric("jain_fairness_of_mean", kind, &wheres);
+        filters.extend((kind == Kind::Phases).then_some(("scheme", "cubic")));
+        let request = of_metric("jain_fairness_of_mean", kind, &filters);
         let figure = figure::draw(&run, &request).unwrap().remove(0);
         let mean: f64 = cells(&figure, &[("point_id", "0")], "mean")[0].parse().unwrap();
         (figure.svg, mean)
@@ -129,8 +129,8 @@ fn intervals_are_drawn_within_the_range_of_the_metric() {
         [(0, 1, 0.0, ok()), (0, 2, -20e6, ok()), (1, 1, 0.0, ok()), (1, 2, -20e6, ok())],
     );
     let (phase, scheme) = (("phase", "alone"), ("scheme", "cubic"));
-    for (kind, wheres) in [(Kind::Phases, vec![phase, scheme]), (Kind::Lines, vec![phase])] {
-        let request = of_metric("jain_fairness_of_mean", kind, &wheres);
+    for (kind, filters) in [(Kind::Phases, vec![phase, scheme]), (Kind::Lines, vec![phase])] {
+        let request = of_metric("jain_fairness_of_mean", kind, &filters);
         let figure = figure::draw(&run, &request).unwrap().remove(0);
         let high = number(&figure, &[("point_id", "0")], "ci95_high");
         assert!(high > 1.4, "the data has the computed interval: {high}");
@@ -143,9 +143,9 @@ fn intervals_are_drawn_within_the_range_of_the_metric() {
 fn series_mark_changes_of_links() {
     let root = tempfile::tempdir().unwrap();
     let run = made_up(root.path());
-    let svg = |changes: &str, wheres: &[(&str, &str)]| {
+    let svg = |changes: &str, filters: &[(&str, &str)]| {
         put_plan(&run, &format!("{TWO_PATHS}{changes}"));
-        figure::draw(&run, &request(Kind::Series, wheres)).unwrap().remove(0).svg
+        figure::draw(&run, &request(Kind::Series, filters)).unwrap().remove(0).svg
     };
     let lines = |svg: &str| svg.matches("stroke-dasharray=\"4 1.5 1 1.5\"").count();
     let change = "[[changes]]\nat = \"7s\"\nset = { \"links.bottleneck.rate\" = \"500mbit\" }\n";

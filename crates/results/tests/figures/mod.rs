@@ -17,10 +17,10 @@ mod operating;
 mod request;
 mod sequence;
 
-pub fn request(kind: Kind, wheres: &[(&str, &str)]) -> Request {
+pub fn request(kind: Kind, filters: &[(&str, &str)]) -> Request {
     Request {
         kind,
-        wheres: wheres.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect(),
+        filters: filters.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect(),
         metrics: vec![],
         x: None,
         y: None,
@@ -31,14 +31,14 @@ pub fn request(kind: Kind, wheres: &[(&str, &str)]) -> Request {
     }
 }
 
-fn draw(kind: Kind, wheres: &[(&str, &str)]) -> Vec<Figure> {
+fn draw(kind: Kind, filters: &[(&str, &str)]) -> Vec<Figure> {
     let root = tempfile::tempdir().unwrap();
-    figure::draw(&made_up(root.path()), &request(kind, wheres)).unwrap()
+    figure::draw(&made_up(root.path()), &request(kind, filters)).unwrap()
 }
 
-fn draw_error(kind: Kind, wheres: &[(&str, &str)]) -> String {
+fn draw_error(kind: Kind, filters: &[(&str, &str)]) -> String {
     let root = tempfile::tempdir().unwrap();
-    let error = figure::draw(&made_up(root.path()), &request(kind, wheres)).unwrap_err();
+    let error = figure::draw(&made_up(root.path()), &request(kind, filters)).unwrap_err();
     assert!(error.class() == ErrorClass::Usage, "{error}");
     error.to_string()
 }
@@ -57,7 +57,7 @@ pub fn cells(figure: &Figure, wanted: &[(&str, &str)], column: &str) -> Vec<Stri
 fn number(figure: &Figure, wanted: &[(&str, &str)], column: &str) -> f64 {
     let found = cells(figure, wanted, column);
     assert_eq!(found.len(), 1, "{wanted:?}: {found:?} in\n{}", figure.csv);
-    found[0].parse().unwrap()
+    found[0].parse().unwrap_or_else(|_| panic!("{} in\n{}", found[0], figure.csv))
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn run_with_unequal_intervals_of(root: &Path, groups: &[&str]) -> PathBuf {
                 bytes: (rate_bps * seconds / 8.0).round() as u64,
                 ..Default::default()
             };
-            push(&mut writer, "dst", Of::Interval(interval));
+            push(&mut writer, "dst", Payload::Interval(interval));
         }
         for nth in 0..200u32 {
             let (at_s, rtt_us) = match nth {
@@ -166,7 +166,7 @@ fn run_with_unequal_intervals_of(root: &Path, groups: &[&str]) -> PathBuf {
                 _ => (2.8 + f64::from(nth - 180) * 0.1, 30_000),
             };
             let sample = sender_sample(group, after(0, at_s), rtt_us, rtt_us / 100);
-            push(&mut writer, "src", Of::FlowSample(sample));
+            push(&mut writer, "src", Payload::FlowSample(sample));
         }
     }
     writer.commit(&verdict(Status::Ok, &[])).unwrap();
@@ -280,9 +280,9 @@ fn operating_point_has_one_optimum_per_path() {
     let request_all = request(Kind::OperatingPoint, &[("phase", "alone")]);
     let figure = figure::draw(&run, &request_all).unwrap().remove(0);
     let best = |whose| number(&figure, &[("subject", whose)], "throughput_mbit_s");
-    let payload = ["optimum of under_test", "optimum of cross"].map(best);
-    for (found, rate) in payload.into_iter().zip([1000.0, 200.0]) {
-        assert!((found - rate * PAYLOAD).abs() < 1e-6, "{payload:?}");
+    let of = ["optimum of under_test", "optimum of cross"].map(best);
+    for (found, rate) in of.into_iter().zip([1000.0, 200.0]) {
+        assert!((found - rate * PAYLOAD).abs() < 1e-6, "{of:?}");
     }
     assert!(figure.svg.contains("fill=\"#c2185b\">cross</text>"), "{}", figure.svg);
 }
@@ -340,8 +340,8 @@ fn fair_share_counts_only_flows_through_bottleneck() {
 fn rejects_unsupported_filters_and_unknown_values() {
     let root = tempfile::tempdir().unwrap();
     let run = made_up(root.path());
-    let error = |kind, wheres: &[(&str, &str)]| {
-        let error = figure::draw(&run, &request(kind, wheres)).unwrap_err();
+    let error = |kind, filters: &[(&str, &str)]| {
+        let error = figure::draw(&run, &request(kind, filters)).unwrap_err();
         assert!(error.class() == ErrorClass::Usage, "{error}");
         error.to_string()
     };
@@ -386,8 +386,8 @@ fn factor_named_like_a_column_filters_trials() {
     let root = tempfile::tempdir().unwrap();
     let run = made_up(root.path());
     rename_factor(&run, "scheme", "group");
-    let wheres = [("phase", "alone"), ("group", "cubic")];
-    let strips = figure::draw(&run, &request(Kind::Strips, &wheres)).unwrap();
+    let filters = [("phase", "alone"), ("group", "cubic")];
+    let strips = figure::draw(&run, &request(Kind::Strips, &filters)).unwrap();
     let points = cells(&strips[0], &[], "point_id");
     assert!(points.len() == 4 && points.iter().all(|id| id == "0"), "{}", strips[0].csv);
 }
@@ -405,9 +405,9 @@ fn heatmap_of_three_factors_has_panels() {
         fill(&mut writer, 0.0);
         writer.commit(&verdict(Status::Ok, &[])).unwrap();
     }
-    let draw = |kind, wheres: &[(&str, &str)], metrics: &[&str]| {
+    let draw = |kind, filters: &[(&str, &str)], metrics: &[&str]| {
         let metrics = metrics.iter().map(|name| (*name).to_owned()).collect();
-        figure::draw(run.path(), &Request { metrics, ..request(kind, wheres) })
+        figure::draw(run.path(), &Request { metrics, ..request(kind, filters) })
     };
     let competing = [("phase", "compete"), ("group", "under_test")];
     let figures = draw(Kind::Heatmap, &competing, &[]).unwrap();
@@ -461,9 +461,9 @@ fn settling_time_heatmap_uses_phase_with_a_change() {
     let root = tempfile::tempdir().unwrap();
     let run = made_up(root.path());
     put_plan(&run, ENDS_EARLY);
-    let of = |wheres: &[(&str, &str)]| {
+    let of = |filters: &[(&str, &str)]| {
         let metrics = vec!["settling_time".to_owned()];
-        figure::draw(&run, &Request { metrics, ..request(Kind::Heatmap, wheres) })
+        figure::draw(&run, &Request { metrics, ..request(Kind::Heatmap, filters) })
     };
     let figures = of(&[]).unwrap();
     assert!(figures[0].svg.contains(", phase “compete” (ms)"), "{}", figures[0].svg);

@@ -15,7 +15,7 @@ fn every_trial_has_a_file_with_its_machines_and_its_verdict() {
                 softnet_dropped: dropped,
                 ..Default::default()
             };
-            push(&mut writer, "src", Of::HostSample(sample));
+            push(&mut writer, "src", Payload::HostSample(sample));
         }
         let reasons: &[(&str, &str)] = match status {
             Status::Failed => &[("node_lost", "src")],

@@ -20,11 +20,11 @@ fn joint_operating_point_is_the_net_of_the_summary() {
                 bytes: 250_000,
                 ..Default::default()
             };
-            push(&mut writer, "dst", Of::Interval(interval));
+            push(&mut writer, "dst", Payload::Interval(interval));
             let sample = sender_sample(group, at(0, 50), 24_000, 40);
             // More packets have left the network than were sent: the sample has no number of packets in flight.
             let torn = wire::FlowSample { lost_pkts: Some(90), ..sample.clone() };
-            push(&mut writer, "src", Of::FlowSample(if step == 5 { torn } else { sample }));
+            push(&mut writer, "src", Payload::FlowSample(if step == 5 { torn } else { sample }));
         }
     }
     writer.commit(&verdict(Status::Ok, &[])).unwrap();

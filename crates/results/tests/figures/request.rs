@@ -66,7 +66,7 @@ fn two_values_for_a_column_are_refused() {
 
 #[test]
 fn file_names_include_filters() {
-    let stem = |kind, wheres: &[(&str, &str)]| draw(kind, wheres).remove(0).stem;
+    let stem = |kind, filters: &[(&str, &str)]| draw(kind, filters).remove(0).stem;
     let both = [("group", "under_test"), ("scheme", "reno, \"classic\"")];
     assert_eq!(stem(Kind::Phases, &both), "phases-group=under_test-scheme=reno___classic_");
     assert_eq!(stem(Kind::Strips, &[("flow_id", "cross/0")]), "strips-flow_id=cross_0");

@@ -22,7 +22,7 @@ fn time_sequence_graph_has_sent_acknowledged_and_retransmitted_bytes() {
             snd_mss_bytes: Some(1000),
             ..Default::default()
         };
-        push(&mut writer, "src", Of::FlowSample(sample));
+        push(&mut writer, "src", Payload::FlowSample(sample));
     }
     writer.commit(&verdict(Status::Ok, &[])).unwrap();
     run.finish(RunStatus::Complete).unwrap();

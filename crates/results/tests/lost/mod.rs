@@ -97,3 +97,45 @@ fn heatmaps_and_tables_of_a_report_include_the_same_trials() {
     assert!(included.contains("failed and aborted trials are included (<code>--include-failed"));
     assert!(included.contains("<figure>") && !included.contains("(hatched)"));
 }
+
+/// Creates a matrix of `rows` by `columns` points. Each has a trial with a ping, and with this verdict.
+fn pinged(root: &Path, (rows, columns): (u32, u32), verdict: &Verdict) -> PathBuf {
+    let level = |factor: &str, nth: u32| (factor.to_owned(), nth.to_string());
+    let levels = |id| vec![level("row", id / columns), level("column", id % columns)];
+    let points = (0..rows * columns).map(|id| (id, levels(id))).collect();
+    let run = RunDir::create(root, &RunInfo { points, ..info() }).unwrap();
+    for point_id in 0..rows * columns {
+        let mut writer = begin(&run, point_id, 1);
+        let ping = wire::Probe {
+            at_ns: T0_NS[0].1 + 2_000_000_000,
+            probe_id: "ping".into(),
+            kind: wire::ProbeKind::Ping.into(),
+            seq: 1,
+            rtt_us: Some(20_000.0),
+            ..Default::default()
+        };
+        push(&mut writer, "src", Payload::Probe(ping));
+        writer.commit(verdict).unwrap();
+    }
+    run.finish(RunStatus::Complete).unwrap();
+    run.path().to_path_buf()
+}
+
+#[test]
+fn a_small_matrix_without_throughput_has_an_overview_without_an_error() {
+    let dead = verdict(Status::Failed, &[("flow_dead", "flows.cross: not one byte of data")]);
+    for (verdict, error) in [
+        (verdict(Status::Ok, &[]), "there is no metric `throughput_sum` here"),
+        (dead, "no heatmap figure of "),
+    ] {
+        let page = |size| {
+            let root = tempfile::tempdir().unwrap();
+            let run = pinged(root.path(), size, &verdict);
+            report::html(&RunSummary::compute(&run, TrialFilter::default()).unwrap()).unwrap()
+        };
+        let small = page((2, 2));
+        assert!(small.contains("\"overview\":true"), "the table of points is shown");
+        assert!(!small.contains(error), "{error}");
+        assert!(page((5, 10)).contains(error), "a large matrix has a reason: {error}");
+    }
+}

@@ -16,7 +16,7 @@ fn push_state(writer: &mut TrialWriter<'_>, at_s: f64, round: u64, [mode, max_bw
             value: f64::from(value),
             ..Default::default()
         };
-        push(writer, "src", Of::CcState(row));
+        push(writer, "src", Payload::CcState(row));
     }
 }
 
@@ -41,7 +41,7 @@ fn states_and_their_variables_are_metrics() {
             value: 20_000.0,
             ..Default::default()
         };
-        push(writer, "src", Of::CcState(vegas));
+        push(writer, "src", Payload::CcState(vegas));
     });
     let of = |scope, subject, metric, stat| {
         let found = summary.summary.find(0, "both", scope, subject, metric, stat);

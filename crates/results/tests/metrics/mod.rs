@@ -6,6 +6,7 @@ use ccbench_proto::metric::{WHOLE_TRIAL, find};
 use super::*;
 
 mod cc_states;
+mod clocks;
 mod packets;
 
 /// A late flow, and a page that is fetched every 4 s.
@@ -56,7 +57,7 @@ fn push_flow(writer: &mut TrialWriter<'_>, group: &str, start_s: f64) {
             bytes: 225_000,
             ..Default::default()
         };
-        push(writer, "dst", Of::Interval(interval));
+        push(writer, "dst", Payload::Interval(interval));
         let sample = wire::FlowSample {
             at_ns: at_ns(0, begin_s),
             flow_id: flow_id.clone(),
@@ -74,7 +75,7 @@ fn push_flow(writer: &mut TrialWriter<'_>, group: &str, start_s: f64) {
             total_rto: Some((begin_s / 4.0) as u32),
             ..Default::default()
         };
-        push(writer, "src", Of::FlowSample(sample));
+        push(writer, "src", Payload::FlowSample(sample));
     }
     for (node, side, stop_s) in [("src", Side::Sender, 12.0), ("dst", Side::Receiver, 11.5)] {
         let flow = wire::Flow {
@@ -86,7 +87,7 @@ fn push_flow(writer: &mut TrialWriter<'_>, group: &str, start_s: f64) {
             stop_s: Some(stop_s),
             ..Default::default()
         };
-        push(writer, node, Of::Flow(flow));
+        push(writer, node, Payload::Flow(flow));
     }
 }
 
@@ -104,7 +105,7 @@ fn push_recoveries(writer: &mut TrialWriter<'_>) {
         ..Default::default()
     };
     let events = [(3.0, 0, 3), (3.02, 3, 0), (11.9, 1, 4)].map(event).into();
-    push(writer, "src", Of::TcpEvents(wire::TcpEvents { events }));
+    push(writer, "src", Payload::TcpEvents(wire::TcpEvents { events }));
 }
 
 /// Pushes fetches of 0.5 s and 1.5 s. The third one, which begins at 8 s, is cut off.
@@ -118,7 +119,7 @@ fn push_fetches(writer: &mut TrialWriter<'_>) {
             total_us: Some(total_us),
             ..Default::default()
         };
-        push(writer, "src", Of::Probe(probe));
+        push(writer, "src", Payload::Probe(probe));
     }
     let unfinished = wire::Event {
         at_ns: at_ns(0, 12.0),
@@ -126,7 +127,7 @@ fn push_fetches(writer: &mut TrialWriter<'_>) {
         kind: Some(Kind::ProbeUnfinished(NoData {})),
         ..Default::default()
     };
-    push(writer, "src", Of::Event(unfinished));
+    push(writer, "src", Payload::Event(unfinished));
 }
 
 /// Returns the summary of one trial with both flows.
@@ -228,7 +229,7 @@ fn finite_flows_have_completion_times() {
                     completed_s: completed_s.filter(|_| is_receiver),
                     ..Default::default()
                 };
-                push(writer, node, Of::Flow(flow));
+                push(writer, node, Payload::Flow(flow));
             }
         }
     });
@@ -276,7 +277,7 @@ fn net_throughput_has_the_bytes_inside_the_phase() {
             bytes: (2_250_000.0 * seconds) as u64,
             ..Default::default()
         };
-        push(&mut writer, "dst", Of::Interval(interval));
+        push(&mut writer, "dst", Payload::Interval(interval));
     }
     writer.commit(&verdict(Status::Ok, &[])).unwrap();
     run.finish(RunStatus::Complete).unwrap();
@@ -308,7 +309,7 @@ fn push_old_connection(writer: &mut TrialWriter<'_>) {
             data_segs_out_pkts: Some(100_000 + step * 100),
             ..Default::default()
         };
-        push(writer, "src", Of::FlowSample(sample));
+        push(writer, "src", Payload::FlowSample(sample));
     }
 }
 
@@ -357,7 +358,7 @@ fn a_flow_of_an_import_counts_only_in_phases_in_which_it_has_data() {
                 bytes: 500_000,
                 ..Default::default()
             };
-            push(writer, "dst", Of::Interval(interval));
+            push(writer, "dst", Payload::Interval(interval));
         }
     };
     let phases = [phase("one", 0, 6, true), phase("two", 6, 12, true)];
@@ -398,7 +399,7 @@ fn flows_of_an_import_without_receivers_count_beside_others() {
                 bytes: 150_000,
                 ..Default::default()
             };
-            push(writer, "src", Of::Interval(interval));
+            push(writer, "src", Payload::Interval(interval));
             let sample = wire::FlowSample {
                 at_ns: at_ns(0, f64::from(step) / 10.0),
                 flow_id: "first/2".into(),
@@ -408,7 +409,7 @@ fn flows_of_an_import_without_receivers_count_beside_others() {
                 bytes_acked: Some(u64::from(step) * 75_000),
                 ..Default::default()
             };
-            push(writer, "src", Of::FlowSample(sample));
+            push(writer, "src", Payload::FlowSample(sample));
         }
     };
     let mbit = |summary: &RunSummary| {
@@ -444,7 +445,7 @@ fn socket_without_an_rtt_has_no_srtt_of_zero() {
                 snd_cwnd_pkts: Some(20),
                 ..Default::default()
             };
-            push(writer, "src", Of::FlowSample(unmeasured));
+            push(writer, "src", Payload::FlowSample(unmeasured));
         }
     });
     let of = |metric, stat| {
@@ -475,7 +476,7 @@ fn only_measurements_with_an_answer_have_a_loss_share() {
                     bytes: (!is_echo).then_some(1500),
                     ..Default::default()
                 };
-                push(writer, "src", Of::Probe(probe));
+                push(writer, "src", Payload::Probe(probe));
             }
         }
     });
@@ -521,7 +522,7 @@ fn the_overhead_of_a_link_counts_against_its_rate() {
                 rate_bps: Some(20_000_000),
                 ..Default::default()
             };
-            push(writer, "src", Of::QdiscSample(counters));
+            push(writer, "src", Payload::QdiscSample(counters));
         }
     });
     let of = |metric| {

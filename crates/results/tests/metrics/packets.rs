@@ -27,7 +27,7 @@ fn push_ends(writer: &mut TrialWriter<'_>, group: &str, sport: u32, sides: [Side
             dport: 5201,
             ..Default::default()
         };
-        push(writer, node, Of::Flow(flow));
+        push(writer, node, Payload::Flow(flow));
     }
 }
 
@@ -85,9 +85,9 @@ fn logged(root: &Path, missed: u64, flow_hash: FlowHash) -> RunSummary {
             missed,
             ..Default::default()
         };
-        push(writer, "src", Of::LinkTiming(timing));
+        push(writer, "src", Payload::LinkTiming(timing));
         for packet in packets {
-            push(writer, "src", Of::LinkPacket(packet));
+            push(writer, "src", Payload::LinkPacket(packet));
         }
     })
 }
@@ -128,7 +128,7 @@ fn scheduling_errors_of_the_simulator_are_printed_if_there_are_any() {
                 max_us,
                 ..Default::default()
             };
-            push(writer, "src", Of::LinkTiming(timing));
+            push(writer, "src", Payload::LinkTiming(timing));
         });
         summary.summary.backend = backend;
         table::text(&summary, 120).contains("scheduling error")
@@ -200,7 +200,7 @@ fn new_connections_have_round_trips_per_minute() {
             unacked_pkts: Some(0),
             ..Default::default()
         };
-        push(writer, "src", Of::FlowSample(idle));
+        push(writer, "src", Payload::FlowSample(idle));
         let refused = wire::Probe {
             lost: true,
             status: Some(404),
@@ -209,9 +209,9 @@ fn new_connections_have_round_trips_per_minute() {
             ..fetch(2, None)
         };
         for row in [fetch(0, None), fetch(1, Some(5e3)), refused] {
-            push(writer, "src", Of::Probe(row));
+            push(writer, "src", Payload::Probe(row));
         }
-        push(writer, "src", Of::Probe(probe(0, ProbeKind::TcpConnect, None)));
+        push(writer, "src", Payload::Probe(probe(0, ProbeKind::TcpConnect, None)));
     });
     let of = |probe, metric, stat| {
         let found = summary.summary.find(0, "both", Scope::Probe, probe, metric, stat);

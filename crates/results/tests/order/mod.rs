@@ -26,7 +26,7 @@ fn write_trial(run: &RunDir, trial: u16) {
         let at_ns = T0_NS[0].1 + nth * 10_000_000;
         let rtt_us = Some(10_000.0 + random() as f64 / 7e5);
         let probe = wire::Probe { at_ns, probe_id: "rtt".into(), rtt_us, ..Default::default() };
-        push(&mut writer, "src", Of::Probe(probe));
+        push(&mut writer, "src", Payload::Probe(probe));
         for link in ["there", "back"] {
             let backlog_bytes = random() % 100_000;
             for (kind, parent) in [("htb", "root"), ("bfifo", "1:1")] {
@@ -42,13 +42,13 @@ fn write_trial(run: &RunDir, trial: u16) {
                     rate_bps: Some(77_000_000 + random() % 1_000_000),
                     ..Default::default()
                 };
-                push(&mut writer, "src", Of::QdiscSample(counters));
+                push(&mut writer, "src", Payload::QdiscSample(counters));
             }
         }
         let gap_ns = 10_000_000 + random() % 1000;
         let cpu_steal_pct = random() as f64 / 7e7;
         let host = wire::HostSample { at_ns, gap_ns, cpu_steal_pct, ..Default::default() };
-        push(&mut writer, "src", Of::HostSample(host));
+        push(&mut writer, "src", Payload::HostSample(host));
     }
     writer.commit(&verdict(Status::Degraded, &[("link_late", "a wakeup was late")])).unwrap();
 }

@@ -1,5 +1,7 @@
-//! Tests the export of qlog files against the CDDL schemas in draft-ietf-quic-qlog-main-schema-07 and draft-ietf-quic-qlog-quic-events-07,
-//! and against what qvis reads (`visualizations/src/data/QlogLoaderV2.ts`).
+//! Tests the export of qlog files against the CDDL schemas in draft-ietf-quic-qlog-main-schema-05 and draft-ietf-quic-qlog-quic-events-04,
+//! and against what qvis reads and draws.
+//!
+//! The schemas are tables here: no package has the CDDL of these drafts.
 
 use ccbench_proto::wire::TcpEventKind;
 use ccbench_results::export;
@@ -7,6 +9,7 @@ use serde_json::Value;
 
 use super::*;
 
+mod qvis;
 mod readers;
 
 /// A CDDL type.
@@ -14,12 +17,16 @@ enum Type {
     Text,
     /// `float32`, `float64`: any number.
     Float,
-    /// `uint64`, `uint16`.
+    /// `uint64`.
     Uint,
+    /// `uint16`.
+    Uint16,
     OneOf(&'static [&'static str]),
     /// `[+ text]`.
     Texts,
     Object,
+    /// An object with these fields.
+    Fields(&'static [Field]),
     Array,
 }
 
@@ -32,11 +39,13 @@ impl Type {
             Self::Text => value.is_string(),
             Self::Float => value.is_number(),
             Self::Uint => value.is_u64(),
+            Self::Uint16 => value.as_u64().is_some_and(|number| number <= 0xffff),
             Self::OneOf(texts) => value.as_str().is_some_and(|text| texts.contains(&text)),
             Self::Texts => value
                 .as_array()
                 .is_some_and(|all| !all.is_empty() && all.iter().all(Value::is_string)),
             Self::Object => value.is_object(),
+            Self::Fields(fields) => violations("", value, fields).is_empty(),
             Self::Array => value.is_array(),
         }
     }
@@ -44,7 +53,7 @@ impl Type {
 
 /// `QlogFile`, which requires at least one trace.
 const FILE: &[Field] = &[
-    ("qlog_version", true, Type::OneOf(&["0.4"])),
+    ("qlog_version", true, Type::OneOf(&["0.3"])),
     // The schema permits omitting it, but qvis requires it.
     ("qlog_format", true, Type::OneOf(&["JSON"])),
     ("title", false, Type::Text),
@@ -74,8 +83,24 @@ const COMMON_FIELDS: &[Field] = &[
 ];
 const EVENT: &[Field] =
     &[("time", true, Type::Float), ("name", true, Type::Text), ("data", true, Type::Object)];
-/// `RecoveryMetricsUpdated`, `RecoveryCongestionStateUpdated`, `RecoveryLossTimerUpdated`, `RecoveryPacketLost`.
+/// `PacketHeader`, for packets without a number.
+const HEADER: &[Field] = &[(
+    "packet_type",
+    true,
+    Type::OneOf(&["retry", "version_negotiation", "stateless_reset", "unknown"]),
+)];
+/// `RawInfo`.
+const RAW: &[Field] = &[
+    ("length", false, Type::Uint),
+    ("payload_length", false, Type::Uint),
+    ("data", false, Type::Text),
+];
+/// `TransportPacketSent`, `RecoveryMetricsUpdated`, `RecoveryCongestionStateUpdated`, `RecoveryLossTimerUpdated`, `RecoveryPacketLost`.
 const DATA: &[(&str, &[Field])] = &[
+    (
+        "transport:packet_sent",
+        &[("header", true, Type::Fields(HEADER)), ("raw", false, Type::Fields(RAW))],
+    ),
     (
         "recovery:metrics_updated",
         &[
@@ -83,7 +108,7 @@ const DATA: &[(&str, &[Field])] = &[
             ("smoothed_rtt", false, Type::Float),
             ("latest_rtt", false, Type::Float),
             ("rtt_variance", false, Type::Float),
-            ("pto_count", false, Type::Uint),
+            ("pto_count", false, Type::Uint16),
             ("congestion_window", false, Type::Uint),
             ("bytes_in_flight", false, Type::Uint),
             ("ssthresh", false, Type::Uint),
@@ -175,24 +200,27 @@ fn read(path: &Path) -> Value {
 #[test]
 fn the_check_finds_violations() {
     let file = serde_json::json!({
-        "qlog_version": "0.3", "traces": [{
+        "qlog_version": "0.4", "traces": [{
             "title": "f/0", "vantage_point": { "name": "src" },
             "common_fields": { "time_format": "relative", "reference_time": 1.5 },
             "events": [
-                { "time": 2, "name": "recovery:metrics_updated", "data": { "ssthresh": 1.5, "cwnd": 1 } },
+                { "time": 2, "name": "recovery:metrics_updated", "data": { "pto_count": 65536, "ssthresh": 1.5, "cwnd": 1 } },
                 { "time": 1, "name": "recovery:congestion_state_updated", "data": { "old": "open" } },
                 { "time": 3, "name": "transport:packet_lost", "data": {} },
+                { "time": 4, "name": "transport:packet_sent", "data": { "header": { "packet_type": "TCP" }, "raw": {} } },
             ],
         }],
     });
     let expected = [
-        "file.qlog_version is \"0.3\"",
+        "file.qlog_version is \"0.4\"",
         "file has no qlog_format",
         "vantage_point has no type",
+        "recovery:metrics_updated.pto_count is 65536",
         "recovery:metrics_updated.ssthresh is 1.5",
         "recovery:metrics_updated has the unknown cwnd",
         "recovery:congestion_state_updated has no new",
         "the unknown event transport:packet_lost",
+        "transport:packet_sent.header is {\"packet_type\":\"TCP\"}",
         "times go back",
     ];
     assert_eq!(violations_of(&file), expected);
@@ -218,7 +246,7 @@ fn push_events(writer: &mut TrialWriter<'_>) {
         event(1, TcpEventKind::Rto, None, 4, 1),
         event(1, TcpEventKind::Retransmit, None, 4, 3),
     ];
-    push(writer, "src", Of::TcpEvents(wire::TcpEvents { events }));
+    push(writer, "src", Payload::TcpEvents(wire::TcpEvents { events }));
     for (round, mode) in [(1, 0.0), (2, 0.0), (3, 1.0)] {
         let state = wire::CcState {
             at_ns: T0_NS[0].1 + round * STEP_NS,
@@ -231,7 +259,7 @@ fn push_events(writer: &mut TrialWriter<'_>) {
             value: mode,
             ..Default::default()
         };
-        push(writer, "src", Of::CcState(state));
+        push(writer, "src", Payload::CcState(state));
     }
 }
 
@@ -261,9 +289,10 @@ fn two_flows(root: &Path) -> PathBuf {
                 lost_pkts: Some(if nth == 1 { 20 } else { 2 }),
                 retrans_pkts: Some(1),
                 pacing_rate_bytes_per_s: Some(1_000_000),
+                bytes_sent: Some(nth * 14_480),
                 ..Default::default()
             };
-            push(&mut writer, node, Of::FlowSample(sample));
+            push(&mut writer, node, Payload::FlowSample(sample));
         }
         let flow = wire::Flow {
             flow_id: format!("{group}/0"),
@@ -274,7 +303,7 @@ fn two_flows(root: &Path) -> PathBuf {
             side: Side::Sender.into(),
             ..Default::default()
         };
-        push(&mut writer, node, Of::Flow(flow));
+        push(&mut writer, node, Payload::Flow(flow));
     }
     push_events(&mut writer);
     writer.commit(&verdict(Status::Ok, &[])).unwrap();
@@ -310,6 +339,8 @@ fn a_sender_has_a_file_with_its_metrics_states_and_losses() {
         assert_eq!(metrics("bytes_in_flight"), [7240]);
         assert_eq!(metrics("pacing_rate"), [8_000_000]);
         assert_eq!(metrics("latest_rtt"), [0; 0], "the kernel has none");
+        let sent = vec![serde_json::json!({ "length": 14_480 }); 3];
+        assert_eq!(values(file, "transport:packet_sent", "raw"), sent);
     }
     assert_eq!(up["traces"][0]["title"], "up/0 bbr3");
     assert_eq!(up["traces"][0]["vantage_point"]["type"], "client");

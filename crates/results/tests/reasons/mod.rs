@@ -28,7 +28,7 @@ fn run_with(root: &Path, trials: &[Trial], backend: RunBackend) -> PathBuf {
                 cpu_steal_pct: *cpu_steal_pct,
                 ..Default::default()
             };
-            push(&mut writer, "src", Of::HostSample(sample));
+            push(&mut writer, "src", Payload::HostSample(sample));
         }
         let status = if reasons.is_empty() { Status::Ok } else { Status::Degraded };
         writer.commit(&verdict(status, reasons)).unwrap();

@@ -77,6 +77,7 @@ mod tests {
         let polled = [(1.0, 0), (2.0, 0), (3.0, 3), (4.0, 0)].map(|(time_ms, state)| Sample {
             time_ms,
             metrics: [None; METRICS.len()],
+            sent_bytes: None,
             ca_state: Some(state),
         });
         let expected = [(1.0, "open"), (3.0, "recovery"), (4.0, "open")];

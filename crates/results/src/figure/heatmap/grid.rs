@@ -47,7 +47,7 @@ const MAX_COLUMNS: usize = 6;
 
 impl Layout {
     /// Uses the requested axes. By default, the last two factors that vary are on the axes, in reverse order.
-    pub(super) fn of(data: &Selection) -> Result<Self> {
+    pub(super) fn new(data: &Selection) -> Result<Self> {
         let varying = varying(data);
         if varying.is_empty() {
             return Err(data.no_data(

@@ -31,7 +31,7 @@ struct Layout {
 }
 
 impl Layout {
-    fn of(data: &Selection) -> Result<Self> {
+    fn new(data: &Selection) -> Result<Self> {
         let varying = varying(data);
         if varying.is_empty() {
             return Err(data.no_data(
@@ -90,8 +90,8 @@ struct Charts<'a> {
 /// Draws the figures.
 pub(super) fn draw(data: &Selection) -> Result<Vec<Figure>> {
     let summary = data.summary()?;
-    let Some(values) = Values::of(data, &summary, false)? else { return Ok(vec![]) };
-    let layout = Layout::of(data)?;
+    let Some(values) = Values::from_selection(data, &summary, false)? else { return Ok(vec![]) };
+    let layout = Layout::new(data)?;
     let factors = data.factors_of(&data.planned_points());
     let ids = index(data, &factors);
     let charts = Charts { data, layout: &layout, values: &values, factors, ids };

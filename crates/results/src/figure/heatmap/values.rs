@@ -45,7 +45,11 @@ pub(super) struct Value {
 
 impl Values {
     /// Returns the values of the requested metric. By default, these are throughputs, or throughput shares if there are several `panels`.
-    pub(super) fn of(data: &Selection, summary: &Summary, panels: bool) -> Result<Option<Self>> {
+    pub(super) fn from_selection(
+        data: &Selection,
+        summary: &Summary,
+        panels: bool,
+    ) -> Result<Option<Self>> {
         let requested = data.request.metrics.first().map(String::as_str);
         match requested {
             Some(SHARE) => shares(data, summary).map(Some),

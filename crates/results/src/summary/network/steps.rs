@@ -1,6 +1,6 @@
 //! Settings that change in steps.
 
-use crate::summary::schedule::Span;
+use crate::summary::span::Span;
 
 /// A setting of a link over a trial: times in seconds since the start of the trial, ascending from 0, and the value from each time on.
 #[derive(Debug, Clone, PartialEq)]
@@ -8,7 +8,7 @@ pub(super) struct Steps(Vec<(f64, f64)>);
 
 impl Steps {
     /// Creates the steps from the plan's value and the values of its changes.
-    pub(super) fn of(first: f64, changes: impl Iterator<Item = (f64, f64)>) -> Self {
+    pub(super) fn new(first: f64, changes: impl Iterator<Item = (f64, f64)>) -> Self {
         let mut later: Vec<(f64, f64)> = changes.collect();
         later.sort_by(|a, b| a.0.total_cmp(&b.0));
         later.insert(0, (0.0, first));

@@ -44,7 +44,7 @@ const PLAN: &str = r#"
 
 fn schedule() -> Schedule {
     let (plan, _) = check::read(PLAN, &[]).unwrap_or_else(|e| panic!("{e:?}"));
-    Schedule::of(Some(&plan))
+    Schedule::from_plan(Some(&plan))
 }
 
 fn trial() -> TrialEnd {
@@ -123,10 +123,10 @@ fn link_with_the_lowest_rate_is_meant() {
     assert_eq!(mean(&planned, Scope::Flow, "x/0"), Some(("mean", 7000.0, 3)));
     assert_eq!(mean(&planned, Scope::Link, "wide"), Some(("mean", 1000.0, 3)));
     // Without a plan, it is unknown which link is slower.
-    let without = brief(&packets, &Schedule::of(None));
+    let without = brief(&packets, &Schedule::from_plan(None));
     assert_eq!(mean(&without, Scope::Flow, "x/0"), None);
     packets.delays_us.remove(&[0, 1, 0]);
-    let without = brief(&packets, &Schedule::of(None));
+    let without = brief(&packets, &Schedule::from_plan(None));
     assert_eq!(mean(&without, Scope::Flow, "x/0"), Some(("mean", 1000.0, 3)));
 }
 

@@ -110,10 +110,10 @@ fn sockets_are_expected_while_the_flow_exists() {
     let judged = |receiver: std::ops::Range<u64>| {
         let (mut check, span) = check("");
         for ms in (30_000..62_000).step_by(100) {
-            check.row("a", span, &Of::FlowSample(row(ms, Side::Sender)));
+            check.row("a", span, &Payload::FlowSample(row(ms, Side::Sender)));
         }
         for ms in receiver.step_by(100) {
-            check.row("b", span, &Of::FlowSample(row(ms, Side::Receiver)));
+            check.row("b", span, &Payload::FlowSample(row(ms, Side::Receiver)));
         }
         messages(check)
     };
@@ -155,7 +155,7 @@ fn probes_may_be_lost_slow_or_unfinished_but_not_left_out() {
         let (mut check, span) = check(plan);
         let mut row = |id: &str, ms: u64| {
             let probe = Probe { at_ns: ms * 1_000_000, probe_id: id.into(), ..Probe::default() };
-            check.row("a", span, &Of::Probe(probe));
+            check.row("a", span, &Payload::Probe(probe));
         };
         for ms in echoes.iter().cloned().flat_map(|range| range.step_by(200)) {
             row("echo", ms);
@@ -190,7 +190,7 @@ fn samples_that_are_not_expected_do_not_replace_missing_ones() {
     for nth in (0..600_u64).filter(|nth| *nth >= 400 || nth % 4 != 3) {
         let at_ns = nth * 100_000_000;
         let probe = Probe { at_ns, probe_id: "echo".into(), ..Probe::default() };
-        check.row("a", span, &Of::Probe(probe));
+        check.row("a", span, &Payload::Probe(probe));
     }
     let found = messages(check);
     assert_eq!(found.len(), 1, "{found:?}");

@@ -31,11 +31,11 @@ fn problems_are_known_before_the_end() {
         "no row yet: missing rows are no reason before the end"
     );
     let sample = HostSample { at_ns: at(100), softnet_dropped: 3, ..Default::default() };
-    judge.observe("mid", &RunEvent { of: Some(Of::HostSample(sample)) });
+    judge.observe("mid", &RunEvent { payload: Some(Payload::HostSample(sample)) });
     let kind = Some(Kind::FlowError(NoData {}));
     let error =
         Event { at_ns: at(200), subject: "main".into(), message: "no listener".into(), kind };
-    judge.observe("src", &RunEvent { of: Some(Of::Event(error)) });
+    judge.observe("src", &RunEvent { payload: Some(Payload::Event(error)) });
     let found = judge.so_far();
     let codes: Vec<&str> = found.reasons.iter().map(|reason| reason.code.as_str()).collect();
     assert_eq!((found.status, codes), (Status::Failed, vec!["flow_error", "softnet_dropped"]));
