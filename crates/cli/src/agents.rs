@@ -15,20 +15,25 @@ use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
 use crate::clock;
-use crate::clock_offset::{ClockHistory, ClockOffset, ClockPrediction};
+use crate::clock_offset::{ClockHistory, ClockOffset};
 use crate::exit::ExitCode;
 use crate::tls::{Tls, TlsError};
 use causes::{CertificateRefusal, chain, is_refused, refused_certificate};
 
 mod causes;
+mod clocks;
 mod files;
+mod free;
 mod lost;
 
 pub use causes::status_text;
+#[doc(hidden)]
+pub use clocks::exchange_timestamps;
 pub use files::SentFiles;
+pub use free::free;
 #[doc(hidden)]
 pub use lost::after_loss;
 
@@ -198,27 +203,7 @@ impl Agents {
             check_loopback(&addresses)?;
         }
         let connects = addresses.into_iter().map(|(node, address)| async move {
-            info!(node, ?address, "connect");
-            let channel = connect(&node, &address, tls).await?;
-            let mut client =
-                AgentClient::new(channel).max_decoding_message_size(wire::MAX_MESSAGE_BYTES);
-            let describe = client.describe(wire::DescribeRequest {});
-            let info = call(&node, "describe", describe).await.map_err(|e| e.at(&address))?;
-            info!(node, kernel = info.kernel, agent = info.agent_version, "describe");
-            let generation = info.generation.into();
-            let shares_clock = clock::is_shared(&info);
-            let clock = ClockHistory::default();
-            let agent = Agent {
-                client,
-                address,
-                info,
-                has_kernel_of_plan: false,
-                not_booted: None,
-                not_undone: BTreeSet::new(),
-                generation,
-                shares_clock,
-                clock,
-            };
+            let agent = Agent::connect(&node, address, tls).await?;
             Ok::<_, AgentError>((node, agent))
         });
         let by_node = all_or_error(join_all(connects).await)?.into_iter().collect();
@@ -287,30 +272,6 @@ impl Agents {
             }
         });
         join_all(calls).await.into_iter().collect()
-    }
-
-    /// Measures the offset of every node's clock before a trial.
-    pub async fn clock_offsets(&mut self) -> Result<BTreeMap<String, ClockPrediction>, AgentError> {
-        let measured = self.by_node.iter_mut().map(|(node, agent)| async move {
-            let measured = agent.measure_clock_offset(node).await?;
-            Ok((node.clone(), agent.clock.add(measured)))
-        });
-        join_all(measured).await.into_iter().collect()
-    }
-
-    /// Measures the offset of the clocks of `nodes` after a trial. Nodes that do not answer are missing from the result.
-    pub async fn clock_offsets_after(
-        &mut self,
-        nodes: impl Fn(&str) -> bool,
-    ) -> BTreeMap<String, ClockOffset> {
-        let asked = self.by_node.iter_mut().filter(|(node, _)| nodes(node));
-        let measured = asked.map(|(node, agent)| async move {
-            let measured = agent.measure_clock_offset(node).await;
-            let measured = measured.inspect_err(|error| warn!("{error}")).ok()?;
-            agent.clock.add(measured);
-            Some((node.clone(), measured))
-        });
-        join_all(measured).await.into_iter().flatten().collect()
     }
 
     /// Undoes every change of this run's trial `epoch` on every node. Returns by node what could not be undone.
@@ -398,6 +359,28 @@ fn check_loopback(addresses: &BTreeMap<String, Address>) -> Result<(), AgentErro
 }
 
 impl Agent {
+    /// Connects to an agent and describes its node.
+    async fn connect(node: &str, address: Address, tls: Option<&Tls>) -> Result<Self, AgentError> {
+        info!(node, ?address, "connect");
+        let channel = connect(node, &address, tls).await?;
+        let mut client =
+            AgentClient::new(channel).max_decoding_message_size(wire::MAX_MESSAGE_BYTES);
+        let describe = client.describe(wire::DescribeRequest {});
+        let info = call(node, "describe", describe).await.map_err(|e| e.at(&address))?;
+        info!(node, kernel = info.kernel, agent = info.agent_version, "describe");
+        Ok(Self {
+            client,
+            address,
+            has_kernel_of_plan: false,
+            not_booted: None,
+            not_undone: BTreeSet::new(),
+            generation: info.generation.into(),
+            shares_clock: clock::is_shared(&info),
+            clock: ClockHistory::default(),
+            info,
+        })
+    }
+
     /// Exchanges timestamps several times and keeps the exchange with the smallest round-trip time, which has the smallest error
     /// bound. A node that shares this process's clock needs no exchange.
     async fn measure_clock_offset(&self, node: &str) -> Result<ClockOffset, AgentError> {
@@ -432,25 +415,6 @@ impl Agent {
             AgentError::Call { node, step, reason }
         })
     }
-}
-
-/// Measures the offset of an agent's clock `count` times, each with one exchange of timestamps.
-///
-/// # Errors
-/// The agent does not answer.
-#[doc(hidden)]
-pub async fn exchange_timestamps(
-    socket: PathBuf,
-    count: usize,
-) -> Result<Vec<ClockOffset>, AgentError> {
-    const NODE: &str = "node";
-    let addresses = BTreeMap::from([(NODE.to_owned(), Address::Socket(socket))]);
-    let agents = Agents::connect(addresses, None).await?;
-    let mut offsets = Vec::with_capacity(count);
-    for _ in 0..count {
-        offsets.push(agents.by_node[NODE].exchange_timestamps(NODE).await?);
-    }
-    Ok(offsets)
 }
 
 /// Waits at most [`CALL_TIMEOUT`] for an answer.

@@ -14,6 +14,7 @@ use artifact::ArtifactCommand;
 use export::ExportCommand;
 use index::IndexArgs;
 use new::NewArgs;
+use reset::ResetArgs;
 use scorecard::ScorecardArgs;
 use shard::{MergeArgs, ShardChoice};
 use submit::SubmitArgs;
@@ -27,6 +28,7 @@ pub mod index;
 pub mod new;
 pub mod pki;
 pub mod record;
+pub mod reset;
 pub mod scorecard;
 pub mod shard;
 pub mod submit;
@@ -148,6 +150,11 @@ pub enum Command {
     Trace(TraceCommand),
     /// Remove what crashed experiments left on this machine (and nothing else).
     Clean,
+    /// Free nodes with agents: end the trial that holds them, whoever runs it, and undo its changes.
+    #[command(
+        after_help = "Exit codes: 3 if a node cannot be reached, refuses, or has changes that cannot be undone; others as of `ccbench describe`."
+    )]
+    Reset(ResetArgs),
     /// Create a certificate authority, and certificates for nodes and controllers.
     #[command(subcommand)]
     Pki(PkiCommand),
@@ -224,7 +231,7 @@ const OUT_OF_SHARDS: &str =
 
 impl RunArgs {
     /// A new run with these options, of a plan that another command gives.
-    pub fn of(options: RunOptions) -> Self {
+    pub fn from_options(options: RunOptions) -> Self {
         let (plan, sets, resume) = (None, vec![], None);
         Self { plan, sets, resume, retry_failed: false, shard: None, options }
     }
@@ -499,7 +506,7 @@ pub struct PlotArgs {
     /// Select data by a factor of the matrix, `point_id`, `trial`, `phase`, `group`, `flow_id`, `link` or `cc`; one value per
     /// column. If one figure cannot show several points, each point gets its own figure.
     #[arg(long = "where", value_name = "COLUMN=VALUE", value_parser = column)]
-    pub wheres: Vec<(String, String)>,
+    pub filters: Vec<(String, String)>,
     /// Metrics instead of the default ones: of the summary (`srtt`, `srtt:p95`) for phases, heatmap and lines; `throughput_share` for
     /// the last two; `throughput`, `srtt`, `cwnd`, `in_flight`, `queue`, `rate`, `probe_rtt`, `retransmissions` for series; variables
     /// for cc_state; `acknowledged`, `sent`, `retransmitted`, `cwnd`, `window` for time_sequence.

@@ -10,6 +10,7 @@ use ccbench_io::input;
 use ccbench_proto::cc::supplied::{CcFiles, UnreadableCc, facts};
 use ccbench_results::trace::stored::{CC_FOLDER, stored_names};
 
+use crate::file::is_missing;
 use crate::trace_files::RESOLVED;
 
 /// The files, by the name that the plan gives them.
@@ -45,7 +46,7 @@ pub fn read(plan: &Path, files: &BTreeSet<String>) -> CcContents {
     let mut ccs = CcContents::default();
     for file in files.iter().filter(|file| !file.is_empty()) {
         let copy = stored.get(file).map(|name| folder.join(CC_FOLDER).join(name));
-        let copy = copy.filter(|copy| resumed && copy.is_file());
+        let copy = copy.filter(|copy| resumed && !is_missing(copy));
         let unreadable = |reason: String| Err(UnreadableCc { reason });
         let read = match content(&copy.unwrap_or_else(|| folder.join(file))) {
             Ok(bytes) => {
@@ -91,5 +92,20 @@ mod tests {
         let files = ["elsewhere/a.o".to_owned()].into();
         assert_eq!(read(&dir.path().join(RESOLVED), &files).contents["elsewhere/a.o"], b"copy");
         assert!(read(&dir.path().join("plan.toml"), &files).contents.is_empty());
+    }
+
+    #[test]
+    fn a_copy_that_cannot_be_read_is_not_replaced_by_another_file() {
+        let dir = tempfile::tempdir().unwrap();
+        for folder in [CC_FOLDER, "elsewhere"] {
+            std::fs::create_dir_all(dir.path().join(folder)).unwrap();
+        }
+        std::fs::write(dir.path().join("elsewhere/a.o"), "other").unwrap();
+        // Reading it fails with ELOOP.
+        std::os::unix::fs::symlink("a.o", dir.path().join(CC_FOLDER).join("a.o")).unwrap();
+        let files = ["elsewhere/a.o".to_owned()].into();
+        let read = read(&dir.path().join(RESOLVED), &files);
+        let why = read.facts["elsewhere/a.o"].clone().unwrap_err().to_string();
+        assert!(why.contains("cannot read it") && read.contents.is_empty(), "{why}");
     }
 }

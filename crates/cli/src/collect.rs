@@ -1,24 +1,47 @@
 //! Reads a shard store into a staging directory: the plan, the records, and the files of the trials.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_results::digest::FileDigest;
 use ccbench_results::merge::{Merge, MergeError, Staging};
 use ccbench_results::shard::{
-    BACKEND_KEY, COMMITS, Commit, DUPLICATES, RUN_FOLDER, SESSIONS, Session, commit_key,
+    BACKEND_KEY, COMMITS, Commit, DUPLICATES, RUN_FOLDER, SESSIONS, Session,
 };
-use ccbench_results::stopping::StoppingRules;
 use ccbench_store::{ObjectError, ShardStore};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
-use crate::error::CliError;
+use crate::exit::{ExitCode, from_results, of_results, of_store};
 use crate::file::FileError;
-use crate::shard::ShardRunError;
 
 /// Number of objects that are read at the same time.
 const MAX_CONCURRENT_REQUESTS: usize = 16;
+
+/// A shard store cannot be read, or what was read is not what its shards have written.
+#[derive(Debug, thiserror::Error)]
+pub enum CollectError {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] ObjectError),
+    /// A record or a file is damaged or does not belong to the run, or the staging directory cannot be written.
+    #[error(transparent)]
+    Results(#[from] ccbench_results::Error),
+    /// A copied file cannot be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+from_results!(CollectError: MergeError, ShardError);
+
+impl CollectError {
+    /// Returns the process's exit code.
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Store(error) => of_store(error),
+            Self::Results(error) => of_results(error),
+            Self::File(_) => ExitCode::Failure,
+        }
+    }
+}
 
 /// The contents of a store, except the files of the trials.
 pub struct Collected {
@@ -32,7 +55,7 @@ pub struct Collected {
 ///
 /// # Errors
 /// The store cannot be read, or a record is damaged or belongs to another plan.
-pub async fn collect(store: &dyn ShardStore, staging: Staging) -> Result<Collected, CliError> {
+pub async fn collect(store: &dyn ShardStore, staging: Staging) -> Result<Collected, CollectError> {
     let prefix = format!("{RUN_FOLDER}/");
     let mut read = String::new();
     let mut add = |key: &str, digest: FileDigest| read += &format!("{}  {key}\n", digest.sha256);
@@ -72,28 +95,7 @@ pub async fn collect(store: &dyn ShardStore, staging: Staging) -> Result<Collect
 /// # Errors
 /// The file cannot be read.
 pub fn digest_of(path: &Path) -> Result<FileDigest, FileError> {
-    FileDigest::of_file(path).map_err(FileError::of("read", path))
-}
-
-/// Returns the rules of a plan after these committed trials.
-///
-/// # Errors
-/// The store cannot be read, or a commit is damaged.
-pub async fn rules_after(
-    store: &dyn ShardStore,
-    plan: &CheckedPlan,
-    committed: &BTreeSet<(u32, u16)>,
-) -> Result<StoppingRules, ShardRunError> {
-    let mut rules = StoppingRules::of(plan);
-    if rules.is_empty() {
-        return Ok(rules);
-    }
-    let keys = committed.iter().map(|(point_id, trial)| commit_key(*point_id, *trial)).collect();
-    for (key, content) in read_all(store, keys).await? {
-        let commit = Commit::decode(&key, &content)?;
-        rules.trial_ended(commit.trial.point_id, commit.trial.trial, commit.values());
-    }
-    Ok(rules)
+    FileDigest::of_file(path).map_err(FileError::io("read", path))
 }
 
 /// Reads the records in a folder. Skips hidden files, which programs such as file managers leave there.
@@ -107,8 +109,11 @@ async fn records(
     read_all(store, keys).await
 }
 
-/// Reads these objects.
-async fn read_all(
+/// Reads these objects. Leaves out those that do not exist.
+///
+/// # Errors
+/// The store cannot be read.
+pub async fn read_all(
     store: &dyn ShardStore,
     keys: Vec<String>,
 ) -> Result<Vec<(String, Vec<u8>)>, ObjectError> {
@@ -130,7 +135,7 @@ pub async fn copy_files(
     store: &dyn ShardStore,
     merge: &Merge,
     commit: &Commit,
-) -> Result<(), CliError> {
+) -> Result<(), CollectError> {
     let missing: Vec<(String, PathBuf)> =
         merge.files(commit)?.into_iter().filter(|(_, path)| !path.exists()).collect();
     let download = |(key, path): (String, PathBuf)| async move {
@@ -140,7 +145,7 @@ pub async fn copy_files(
                 let commit = commit.key();
                 Err(MergeError::DamagedFile { key, what, commit, shard }.into())
             }
-            downloaded => downloaded.map_err(CliError::from),
+            downloaded => downloaded.map_err(CollectError::from),
         }
     };
     stream::iter(missing)

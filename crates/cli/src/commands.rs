@@ -1,4 +1,4 @@
-//! The sub-commands of `ccbench`, one file each.
+//! The sub-commands of `ccbench`, one file each. What a command refuses itself is an error in its module `error`.
 
 pub mod agent;
 pub mod artifact;
@@ -14,6 +14,7 @@ pub mod pki;
 pub mod plan;
 pub mod record;
 pub mod reproduce;
+pub mod reset;
 pub mod results;
 pub mod run;
 pub mod scorecard;

@@ -13,12 +13,16 @@ use ccbench_store::{Cause, ObjectError};
 
 use crate::agents::AgentError;
 use crate::backend::error::BackendError;
+use crate::collect::CollectError;
+use crate::commands::submit::error::SubmitError;
+use crate::commands::testbed::error::TestbedUsageError;
 use crate::error::CliError;
 use crate::lab::error::LabError;
-use crate::lab::package::PackageError;
+use crate::lab::package::error::PackageError;
 use crate::pki::PkiError;
 use crate::plan_source::PlanSourceError;
 use crate::provision::ProvisionError;
+use crate::readable_run::ReadableRunError;
 use crate::shard::ShardRunError;
 use crate::simulator::error::SimulatedTrialError;
 use crate::testbed::process::TestbedError;
@@ -108,19 +112,31 @@ pub fn of(error: &CliError) -> Vec<Section> {
         CliError::Lab(error) => lab_section(error),
         CliError::Shard(error) => shard_section(error),
         CliError::Provision(error) => provision_section(error),
-        CliError::Manifest { .. } => Some(TESTBEDS),
+        CliError::Collect(error) => collect_section(error),
+        CliError::ReadableRun(error) => readable_run_section(error),
+        CliError::Submit(error) => submit_section(error),
+        CliError::Testbed(error) => testbed_request_section(error),
         CliError::Results(error) => results_section(error),
         CliError::Pki(error) => pki_section(error),
         CliError::View(error) => view_section(error),
-        CliError::RunCache(_)
-        | CliError::Scheduler(_)
-        | CliError::SchedulerLost(_)
-        | CliError::JobNotRecorded { .. } => Some(CLUSTER),
-        CliError::Usage(_)
+        CliError::Artifact(_)
+        | CliError::Compare(_)
+        | CliError::Exec(_)
+        | CliError::Import(_)
+        | CliError::Merge(_)
+        | CliError::New(_)
+        | CliError::Reference(_)
+        | CliError::Record(_)
+        | CliError::Reproduce(_)
+        | CliError::Reset(_)
+        | CliError::Run(_)
+        | CliError::Scorecard(_)
+        | CliError::Trace(_)
+        | CliError::BackendChoice(_)
         | CliError::Terminated
         | CliError::File(_)
         | CliError::StartProgram { .. }
-        | CliError::Runtime { .. } => None,
+        | CliError::Runtime(_) => None,
     };
     section.into_iter().collect()
 }
@@ -231,6 +247,49 @@ fn shard_section(error: &ShardRunError) -> Option<Section> {
         ShardRunError::Store(error) => store_section(error),
         ShardRunError::Results(error) => results_section(error),
         ShardRunError::Scratch { .. } | ShardRunError::Inconsistent { .. } => None,
+    }
+}
+
+fn collect_section(error: &CollectError) -> Option<Section> {
+    match error {
+        CollectError::Store(error) => store_section(error),
+        CollectError::Results(error) => results_section(error),
+        CollectError::File(_) => None,
+    }
+}
+
+fn readable_run_section(error: &ReadableRunError) -> Option<Section> {
+    match error {
+        ReadableRunError::Collect(error) => collect_section(error),
+        ReadableRunError::Results(error) => results_section(error),
+        ReadableRunError::RunCache(_) => Some(CLUSTER),
+        ReadableRunError::NoRun { .. }
+        | ReadableRunError::Incomplete { .. }
+        | ReadableRunError::NotHere { .. }
+        | ReadableRunError::File(_)
+        | ReadableRunError::Runtime(_) => None,
+    }
+}
+
+fn submit_section(error: &SubmitError) -> Option<Section> {
+    match error {
+        SubmitError::NoSlurm { .. }
+        | SubmitError::MaybeSubmitted { .. }
+        | SubmitError::Outage { .. }
+        | SubmitError::NoState { .. }
+        | SubmitError::NotRecorded { .. } => Some(CLUSTER),
+        SubmitError::SharedAgents
+        | SubmitError::FilesOfPods
+        | SubmitError::RealTimeInPods
+        | SubmitError::OwnProgram(_)
+        | SubmitError::Refused { .. } => None,
+    }
+}
+
+fn testbed_request_section(error: &TestbedUsageError) -> Option<Section> {
+    match error {
+        TestbedUsageError::Manifest { .. } => Some(TESTBEDS),
+        TestbedUsageError::Outside(_) => None,
     }
 }
 
@@ -347,6 +406,9 @@ mod tests {
     use ccbench_proto::plan::check;
 
     use super::*;
+    use crate::commands::run::error::RunUsageError;
+    use crate::exit::ExitCode;
+    use crate::run_cache::RunCacheError;
 
     fn source(path: &str) -> String {
         let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
@@ -394,6 +456,18 @@ mod tests {
         let (what, hint) = ("a kernel".to_owned(), "run `ccbench lab build`".to_owned());
         let missing = LabError::Missing { what, hint };
         assert_eq!(of(&BackendError::from(missing).into()), [LAB_KERNELS]);
-        assert!(of(&CliError::Usage("give a plan".to_owned())).is_empty());
+        assert!(of(&RunUsageError::NothingToRun.into()).is_empty());
+    }
+
+    #[test]
+    fn errors_of_schedulers_and_of_the_run_cache_lead_to_the_page_about_clusters() {
+        let section_and_code = |error: CliError| (of(&error), error.exit_code());
+        let reason = "no partition".to_owned();
+        let no_slurm = SubmitError::NoSlurm { reason: reason.clone() };
+        assert_eq!(section_and_code(no_slurm.into()), (vec![CLUSTER], ExitCode::Unavailable));
+        let refused = SubmitError::Refused { reason };
+        assert_eq!(section_and_code(refused.into()), (vec![], ExitCode::Usage));
+        let limit = ReadableRunError::from(RunCacheError::Limit("many".to_owned()));
+        assert_eq!(section_and_code(limit.into()), (vec![CLUSTER], ExitCode::Usage));
     }
 }

@@ -3,6 +3,7 @@
 //! code of every error.
 
 use ccbench_results::ErrorClass;
+use ccbench_store::{Cause, ObjectError};
 
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +44,14 @@ pub fn of_results(error: &ccbench_results::Error) -> ExitCode {
     match error.class() {
         ErrorClass::Usage => ExitCode::Usage,
         ErrorClass::Run => ExitCode::Failure,
+    }
+}
+
+/// Returns the exit code for an error of a store: 2 if the same command would fail again.
+pub const fn of_store(error: &ObjectError) -> ExitCode {
+    match error.cause() {
+        Cause::Command => ExitCode::Usage,
+        Cause::Environment => ExitCode::Failure,
     }
 }
 

@@ -65,8 +65,8 @@ pub use agents::after_loss;
 pub use agents::exchange_timestamps;
 use args::{Cli, Command};
 use commands::{
-    agent, artifact, check, describe, doctor, exec, import, merge, new, plan, reproduce, results,
-    run, scorecard, submit, trace, view as views,
+    agent, artifact, check, describe, doctor, exec, import, merge, new, plan, reproduce, reset,
+    results, run, scorecard, submit, trace, view as views,
 };
 use console::{message, print};
 /// Used by `tests/docs`, which checks that the sections exist.
@@ -129,7 +129,7 @@ fn dispatch(command: Command) -> Result<ExitCode, CliError> {
         Command::Merge(args) => merge::run(&args),
         Command::Submit(args) => submit::run(args),
         Command::Testbed(args) => commands::testbed::run(&args),
-        Command::Plan(command) => plan::run(&command),
+        Command::Plan(command) => Ok(plan::run(&command)?),
         Command::Reproduce(args) => reproduce::run(args),
         Command::Scorecard(args) => scorecard::run(args),
         Command::Check(args) => check::run(&args),
@@ -151,6 +151,7 @@ fn dispatch(command: Command) -> Result<ExitCode, CliError> {
         Command::Top(args) => views::top(&args),
         Command::View(args) => views::view(&args),
         Command::Clean => Err(agent::clean()),
+        Command::Reset(args) => block_on(reset::run(&args)),
         Command::Pki(command) => commands::pki::run(&command),
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -165,6 +166,6 @@ fn dispatch(command: Command) -> Result<ExitCode, CliError> {
 fn write_man_pages(dir: &Path) -> Result<ExitCode, CliError> {
     std::fs::create_dir_all(dir)
         .and_then(|()| clap_mangen::generate_to(Cli::command(), dir))
-        .map_err(FileError::of("write man pages to", dir))?;
+        .map_err(FileError::io("write man pages to", dir))?;
     Ok(ExitCode::Success)
 }

@@ -61,7 +61,7 @@ fn running_in(root: &Path, shared: &Path) -> Result<Vec<PathBuf>, FileError> {
     let mut dirs = match list() {
         // The first experiment makes it.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        listed => listed.map_err(FileError::of("list the running experiments in", root))?,
+        listed => listed.map_err(FileError::io("list the running experiments in", root))?,
     };
     dirs.retain(|path| path.join("testbed.json").exists());
     dirs.sort();

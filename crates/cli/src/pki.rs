@@ -24,8 +24,9 @@ use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 
 use crate::clock;
 use crate::exit::ExitCode;
-use crate::file::FileError;
+use crate::file::{FileError, exists};
 
+mod records;
 mod renewals;
 mod revocations;
 mod serving;
@@ -180,19 +181,23 @@ struct Order<'a> {
 pub fn init(dir: &Path) -> Result<(), PkiError> {
     // Check for any of these files, because the authority's key may be kept elsewhere.
     let files = ["ca.key", "ca.pem", "controller.pem", "controller.key"];
-    let refuse_existing = || {
-        let exists = files.iter().any(|file| dir.join(file).exists());
-        if exists { Err(PkiError::Exists(dir.to_owned())) } else { Ok(()) }
+    let refuse_existing = || -> Result<(), PkiError> {
+        for file in files {
+            if exists(&dir.join(file))? {
+                return Err(PkiError::Exists(dir.to_owned()));
+            }
+        }
+        Ok(())
     };
     // A refused directory stays as it is.
     refuse_existing()?;
-    std::fs::create_dir_all(dir).map_err(FileError::of("make", dir))?;
+    std::fs::create_dir_all(dir).map_err(FileError::io("make", dir))?;
     // Two commands at the same time would mix the files of two authorities.
     let _lock = tokens::lock(dir)?;
     refuse_existing()?;
     // The directory may have other files, so the authority is made in a directory within it, which only its owner can read.
     let made = tempfile::Builder::new().prefix(".init-").tempdir_in(dir);
-    let made = made.map_err(FileError::of("make a temporary directory in", dir))?;
+    let made = made.map_err(FileError::io("make a temporary directory in", dir))?;
     make_authority(made.path())?;
     // `crl.pem`, which may exist without an authority, comes last: so the files that an error removes are all new.
     let files = [&files[..], &["crl.pem"]].concat();
@@ -203,7 +208,7 @@ pub fn init(dir: &Path) -> Result<(), PkiError> {
                 // The first error is the one to report.
                 let _ = std::fs::remove_file(dir.join(moved));
             }
-            return Err(FileError::of("make", &to)(error).into());
+            return Err(FileError::io("make", &to)(error).into());
         }
     }
     Ok(())
@@ -297,7 +302,7 @@ pub fn controller(
     let authority = read(&dir.join("ca.pem"), AUTHORITY)?;
     let own = dir.join(name);
     check_not_issued(&own.join("controller.pem"))?;
-    std::fs::create_dir_all(&own).map_err(FileError::of("make", &own))?;
+    std::fs::create_dir_all(&own).map_err(FileError::io("make", &own))?;
     write(&own, "ca.pem", &authority, Readers::All)?;
     revocations::copy(dir, &own)?;
     let usage = ExtendedKeyUsagePurpose::ClientAuth;
@@ -331,7 +336,7 @@ pub fn renew(dir: &Path, path: &Path, days: Option<u32>) -> Result<(), PkiError>
         _ => Scopes::default(),
     };
     let key_path = path.with_extension("key");
-    if earlier.for_servers && !key_path.exists() {
+    if earlier.for_servers && !exists(&key_path)? {
         return Err(PkiError::KeyOnNode { key: key_path, certificate: path.to_owned() });
     }
     let key = read_key(&key_path, "read the key of the certificate")?;
@@ -344,7 +349,7 @@ pub fn renew(dir: &Path, path: &Path, days: Option<u32>) -> Result<(), PkiError>
     // Must happen before the earlier certificate is replaced, because only that file contains its serial number.
     renewals::add(dir, &earlier.serial, &later.serial)?;
     let replaced = ccbench_io::replace::replace(path, renewed.as_bytes()).map(drop);
-    Ok(replaced.map_err(FileError::of("replace", path))?)
+    Ok(replaced.map_err(FileError::io("replace", path))?)
 }
 
 /// Revokes certificates and all earlier ones that they renewed, and writes `crl.pem`. Returns its path.
@@ -407,13 +412,13 @@ fn unreadable(path: &Path) -> impl FnOnce(CertificateError) -> PkiError {
 }
 
 fn check_not_issued(path: &Path) -> Result<(), PkiError> {
-    if path.exists() { Err(PkiError::Issued(path.to_owned())) } else { Ok(()) }
+    if exists(path)? { Err(PkiError::Issued(path.to_owned())) } else { Ok(()) }
 }
 
 const AUTHORITY: &str = "read the authority (`ccbench pki init` makes one)";
 
 fn read(path: &Path, op: &'static str) -> Result<String, FileError> {
-    input::read_to_string(path, &input::CERTIFICATE).map_err(FileError::of(op, path))
+    input::read_to_string(path, &input::CERTIFICATE).map_err(FileError::io(op, path))
 }
 
 fn issuer(dir: &Path) -> Result<Issuer<'static, KeyPair>, PkiError> {
@@ -535,7 +540,7 @@ fn write(dir: &Path, name: &str, text: &str, readers: Readers) -> Result<(), Pki
         }
         file.write_all(text.as_bytes())
     };
-    Ok(write().map_err(FileError::of("write", &path))?)
+    Ok(write().map_err(FileError::io("write", &path))?)
 }
 
 #[cfg(test)]

@@ -89,7 +89,7 @@ pub struct PlanSource {
     is_embedded: bool,
     target: Target,
     /// The key of a warning, and the text to print instead.
-    reworded: Option<(&'static str, String)>,
+    warning_override: Option<(&'static str, String)>,
 }
 
 impl PlanSource {
@@ -107,8 +107,8 @@ impl PlanSource {
     /// Makes the source of an embedded plan. Messages call it `path`.
     pub fn embedded(path: &str, text: &str, files: Embedded) -> Self {
         let (text, target) = (text.to_owned(), Target::default());
-        let (path, reworded) = (path.into(), None);
-        Self { path, text, embedded: files, is_embedded: true, target, reworded }
+        let (path, warning_override) = (path.into(), None);
+        Self { path, text, embedded: files, is_embedded: true, target, warning_override }
     }
 
     /// Looks for files beside the plan, for a plan that a command has derived from the one at its path.
@@ -120,7 +120,7 @@ impl PlanSource {
     /// Replaces the text of the warning at this key. A command that changes a plan knows a better remedy than the plan's author.
     #[must_use]
     pub fn with_reason_at(self, key: &'static str, reason: String) -> Self {
-        Self { reworded: Some((key, reason)), ..self }
+        Self { warning_override: Some((key, reason)), ..self }
     }
 
     /// Checks the plan for the lab, also if the plan does not select it, or for the simulator.
@@ -210,7 +210,7 @@ impl PlanSource {
                 print_problems(path, &problems);
                 failed(problems)
             })?;
-        if let Some((key, reason)) = &self.reworded {
+        if let Some((key, reason)) = &self.warning_override {
             for warning in warnings.iter_mut().filter(|warning| warning.path == *key) {
                 warning.reason.clone_from(reason);
             }

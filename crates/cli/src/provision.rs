@@ -90,7 +90,7 @@ impl<'p> Layout<'p> {
     ///
     /// # Errors
     /// See [`ProvisionError`].
-    pub fn of(checked: &'p CheckedPlan) -> Result<Self, ProvisionError> {
+    pub fn from_plan(checked: &'p CheckedPlan) -> Result<Self, ProvisionError> {
         let plan = checked.plan();
         if let Some((name, _)) = plan.nodes.iter().find(|(_, node)| node.agent.is_some()) {
             return Err(ProvisionError::Agent(name.clone()));

@@ -13,16 +13,89 @@ use ccbench_results::verify::{Verification, verify};
 use ccbench_store::{ObjectError, ShardStore};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
-use crate::collect::{Collected, collect, copy_files, digest_of, download_all};
+use crate::collect::{CollectError, Collected, collect, copy_files, digest_of, download_all};
 use crate::console::message;
-use crate::error::CliError;
-use crate::run_cache::{CacheEntry, RunCache};
-use crate::runtime::block_on;
+use crate::exit::{ExitCode, from_results, of_results};
+use crate::file::{FileError, exists};
+use crate::run_cache::{CacheEntry, RunCache, RunCacheError};
+use crate::runtime::{RuntimeError, block_on};
 
 /// The first uploaded file of a run.
 pub const RUN_RECORD: &str = "run.json";
 /// Number of trial files that are compared at the same time.
 const COMPARED: usize = 4;
+
+/// A run cannot be read, or its files cannot be written beside it.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadableRunError {
+    /// There is no run in the store.
+    #[error(
+        "{location} has no run; `ccbench run PLAN --shard I/N --out {location}` puts shards there, and `ccbench merge SHARDS --out \
+         {location}` makes a results directory there"
+    )]
+    NoRun {
+        /// The store.
+        location: String,
+    },
+    /// The store lacks a file that every run has.
+    #[error(
+        "{location} has no {name}, so its upload is incomplete; wait for the command that uploads it, or upload it again"
+    )]
+    Incomplete {
+        /// The store.
+        location: String,
+        /// The file.
+        name: &'static str,
+    },
+    /// A file was to be written beside a run that is not on this machine.
+    #[error(
+        "{location} is not a results directory on this machine, so {name} cannot be written there; add --output {name}"
+    )]
+    NotHere {
+        /// Where the run is.
+        location: String,
+        /// The file.
+        name: String,
+    },
+    /// The store cannot be read.
+    #[error(transparent)]
+    Collect(#[from] CollectError),
+    /// The run cannot be copied to the cache.
+    #[error(transparent)]
+    RunCache(#[from] RunCacheError),
+    /// The run cannot be read, or its summary cannot be written.
+    #[error(transparent)]
+    Results(#[from] ccbench_results::Error),
+    /// A file operation failed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The asynchronous runtime is not available.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+}
+
+from_results!(ReadableRunError: MergeError, StoreError, SummaryError);
+
+impl From<ObjectError> for ReadableRunError {
+    fn from(error: ObjectError) -> Self {
+        CollectError::from(error).into()
+    }
+}
+
+impl ReadableRunError {
+    /// Returns the process's exit code.
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::NoRun { .. } | Self::Incomplete { .. } | Self::NotHere { .. } => ExitCode::Usage,
+            Self::Collect(error) => error.exit_code(),
+            Self::RunCache(error) => error.exit_code(),
+            Self::Results(error) => of_results(error),
+            Self::File(_) | Self::Runtime(_) => ExitCode::Failure,
+        }
+    }
+}
+
+type Result<T, E = ReadableRunError> = std::result::Result<T, E>;
 
 /// A run to read.
 #[derive(Debug)]
@@ -37,8 +110,8 @@ impl ReadableRun {
     ///
     /// # Errors
     /// There is no run, it cannot be read, or a file differs from the committed one.
-    pub fn open(run: &Path) -> Result<Self, CliError> {
-        match remote(run) {
+    pub fn open(run: &Path) -> Result<Self> {
+        match remote(run)? {
             Some(location) => block_on(copy(&location)),
             None => Ok(Self { path: run.to_path_buf(), copied: None }),
         }
@@ -67,8 +140,8 @@ impl ReadableRun {
     ///
     /// # Errors
     /// The summary cannot be computed or written.
-    pub fn complete(&self) -> Result<(), CliError> {
-        if self.is_copy() && !self.path.join("summary_point.csv").exists() {
+    pub fn complete(&self) -> Result<()> {
+        if self.is_copy() && !exists(&self.path.join("summary_point.csv"))? {
             summarize(&self.path, TrialFilter::default())?.written?;
         }
         Ok(())
@@ -78,48 +151,47 @@ impl ReadableRun {
     ///
     /// # Errors
     /// No path is given and the run is a copy.
-    pub fn output(&self, given: Option<&PathBuf>, name: &str) -> Result<PathBuf, CliError> {
+    pub fn output(&self, given: Option<&PathBuf>, name: &str) -> Result<PathBuf> {
         match (given, &self.copied) {
             (Some(path), _) => Ok(path.clone()),
             (None, None) => Ok(self.path.join(name)),
-            (None, Some((location, _))) => Err(CliError::Usage(format!(
-                "{location} is not a results directory on this machine, so {name} cannot be written there; add --output {name}"
-            ))),
+            (None, Some((location, _))) => {
+                let (location, name) = (location.clone(), name.to_owned());
+                Err(ReadableRunError::NotHere { location, name })
+            }
         }
     }
 }
 
 /// Returns the location of a run that has to be copied; `None` for results directories.
-fn remote(run: &Path) -> Option<String> {
+///
+/// # Errors
+/// It is not known whether the directory has the files of a run.
+fn remote(run: &Path) -> Result<Option<String>, FileError> {
     let location = run.to_string_lossy();
-    let has_shards = || {
-        run.join(PLAN_KEY).is_file()
+    let is_remote = ccbench_store::is_url(&location)
+        || (run.join(PLAN_KEY).is_file()
             && run.join(SESSIONS).is_dir()
-            && !run.join(RUN_RECORD).exists()
-    };
-    (ccbench_store::is_url(&location) || has_shards()).then(|| location.into_owned())
+            && !exists(&run.join(RUN_RECORD))?);
+    Ok(is_remote.then(|| location.into_owned()))
 }
 
 /// Returns whether a store has shards rather than a results directory.
-async fn has_shards(store: &dyn ShardStore) -> Result<bool, CliError> {
+async fn has_shards(store: &dyn ShardStore) -> Result<bool> {
     if store.exists(PLAN_KEY).await? {
         return Ok(true);
     }
     if store.exists(RUN_RECORD).await? {
         return Ok(false);
     }
-    let location = store.location();
-    Err(CliError::Usage(format!(
-        "{location} has no run; `ccbench run PLAN --shard I/N --out {location}` puts shards there, and `ccbench merge SHARDS --out \
-         {location}` makes a results directory there"
-    )))
+    Err(ReadableRunError::NoRun { location: store.location().to_owned() })
 }
 
 /// Copies a run to the cache unless the cache already has it.
-async fn copy(location: &str) -> Result<ReadableRun, CliError> {
+async fn copy(location: &str) -> Result<ReadableRun> {
     let store = ccbench_store::open(location)?;
     let store = &*store;
-    let cache = RunCache::of(store.location())?;
+    let cache = RunCache::open(store.location())?;
     let building = cache.building()?;
     let (entry, path) = if has_shards(store).await? {
         copy_shards(store, &cache, &building).await?
@@ -136,7 +208,7 @@ async fn copy_shards(
     store: &dyn ShardStore,
     cache: &RunCache,
     building: &CacheEntry,
-) -> Result<(CacheEntry, PathBuf), CliError> {
+) -> Result<(CacheEntry, PathBuf)> {
     let Collected { merge, sha256 } = collect(store, Staging::new(building.folder())?).await?;
     warn_about(&merge, store.location());
     let entry = cache.entry(&sha256)?;
@@ -179,7 +251,7 @@ async fn copy_results(
     store: &dyn ShardStore,
     cache: &RunCache,
     building: &CacheEntry,
-) -> Result<(CacheEntry, PathBuf), CliError> {
+) -> Result<(CacheEntry, PathBuf)> {
     let staging = Staging::new(building.folder())?;
     let sha256 = download_records(store, &staging).await?;
     let entry = cache.entry(&sha256)?;
@@ -205,16 +277,14 @@ fn name_of(location: &str) -> &str {
 }
 
 /// Downloads `run.json` and the journal, which has the digests of all files and is uploaded last. Returns the digest of both.
-async fn download_records(store: &dyn ShardStore, staging: &Staging) -> Result<String, CliError> {
+async fn download_records(store: &dyn ShardStore, staging: &Staging) -> Result<String> {
     let mut read = String::new();
     for name in [RUN_RECORD, JOURNAL] {
         let path = staging.file(name)?;
         match store.download(name, &path).await {
             Err(error) if error.is_absent() => {
-                return Err(CliError::Usage(format!(
-                    "{} has no {name}, so its upload is incomplete; wait for the command that uploads it, or upload it again",
-                    store.location()
-                )));
+                let location = store.location().to_owned();
+                return Err(ReadableRunError::Incomplete { location, name });
             }
             downloaded => downloaded?,
         }
@@ -224,11 +294,7 @@ async fn download_records(store: &dyn ShardStore, staging: &Staging) -> Result<S
 }
 
 /// Downloads all other files of a results directory.
-async fn download_rest(
-    store: &dyn ShardStore,
-    cache: &RunCache,
-    staging: &Staging,
-) -> Result<(), CliError> {
+async fn download_rest(store: &dyn ShardStore, cache: &RunCache, staging: &Staging) -> Result<()> {
     cache.make_room(RunDir::recorded_bytes(staging.path())?)?;
     let mut files = Vec::new();
     for key in store.list("").await? {
@@ -240,7 +306,7 @@ async fn download_rest(
     Ok(download_all(store, files).await?)
 }
 
-fn verify_copy(staging: &Staging) -> Result<Verification, CliError> {
+fn verify_copy(staging: &Staging) -> Result<Verification> {
     Ok(verify(staging.path())?)
 }
 
@@ -248,17 +314,17 @@ fn verify_copy(staging: &Staging) -> Result<Verification, CliError> {
 ///
 /// # Errors
 /// There is no run, or it cannot be read.
-pub fn verify_at(run: &Path) -> Result<Verification, CliError> {
-    match remote(run) {
+pub fn verify_at(run: &Path) -> Result<Verification> {
+    match remote(run)? {
         Some(location) => block_on(verify_remote(&location)),
         None => Ok(verify(run)?),
     }
 }
 
-async fn verify_remote(location: &str) -> Result<Verification, CliError> {
+async fn verify_remote(location: &str) -> Result<Verification> {
     let store = ccbench_store::open(location)?;
     let store = &*store;
-    let cache = RunCache::of(store.location())?;
+    let cache = RunCache::open(store.location())?;
     let building = cache.building()?;
     let staging = Staging::new(building.folder())?;
     if !has_shards(store).await? {

@@ -41,11 +41,14 @@ impl<'a> TrialRecorder<'a> {
     ) -> Result<(), TrialError> {
         for (node, reply) in replies {
             for event in reply.events {
-                self.record(&node, wire::RunEvent { of: Some(wire::run_event::Of::Event(event)) })?;
+                self.record(
+                    &node,
+                    wire::RunEvent { payload: Some(wire::run_event::Payload::Event(event)) },
+                )?;
             }
             for link in reply.links {
                 let backend = link.backend().as_text();
-                let message = format!("{backend} on {} ({})", link.dev, link.why());
+                let message = format!("{backend} on {} ({})", link.dev, link.reason_text());
                 let name = link.link.clone();
                 let kind = Kind::Link(link);
                 self.judge.reply(&node, &name, &kind);
@@ -66,7 +69,7 @@ impl<'a> TrialRecorder<'a> {
     /// A table cannot be written.
     pub fn record(&mut self, node: &str, event: wire::RunEvent) -> Result<(), TrialError> {
         debug!(node, kind = message::kind(&event), "message");
-        if let Some(wire::run_event::Of::Done(done)) = &event.of {
+        if let Some(wire::run_event::Payload::Done(done)) = &event.payload {
             self.done.insert(node.to_owned(), *done);
         } else {
             self.judge.observe(node, &event);

@@ -25,13 +25,13 @@ impl Repetition {
     ///
     /// # Errors
     /// A table of a trial cannot be read.
-    pub async fn of(
+    pub async fn new(
         experiment: &Experiment,
         dir: &Arc<RunDir>,
         remaining: &[ScheduledTrial],
         earlier: Option<&Self>,
     ) -> Result<Self, FileError> {
-        let mut rules = StoppingRules::of(&experiment.plan);
+        let mut rules = StoppingRules::new(&experiment.plan);
         if rules.is_empty() {
             return Ok(Self { rules, meter: None });
         }

@@ -17,6 +17,7 @@ use ccbench_results::digest::FileDigest;
 use ccbench_results::journal::FILE_NAME as JOURNAL;
 
 use crate::clock;
+use crate::exit::ExitCode;
 use crate::file::FileError;
 use crate::paths::cache_dir;
 
@@ -66,6 +67,16 @@ pub enum RunCacheError {
     },
 }
 
+impl RunCacheError {
+    /// Returns the process's exit code.
+    pub const fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Limit(_) => ExitCode::Usage,
+            Self::File(_) | Self::TooLarge { .. } | Self::InUse { .. } => ExitCode::Failure,
+        }
+    }
+}
+
 type Result<T, E = RunCacheError> = std::result::Result<T, E>;
 
 /// The copies of the run at one location.
@@ -87,7 +98,7 @@ impl RunCache {
     ///
     /// # Errors
     /// The limit in the environment is not a number, or the current directory is unknown.
-    pub fn of(location: &str) -> Result<Self> {
+    pub fn open(location: &str) -> Result<Self> {
         let max_gib = match std::env::var("CCBENCH_RUN_CACHE_GIB") {
             Ok(text) => text.parse::<u32>().map(u64::from).map_err(|_| RunCacheError::Limit(text)),
             Err(_) => Ok(DEFAULT_GIB),
@@ -96,7 +107,7 @@ impl RunCache {
             location.to_owned()
         } else {
             let path = Path::new(location);
-            let absolute = std::path::absolute(path).map_err(FileError::of("find", path))?;
+            let absolute = std::path::absolute(path).map_err(FileError::io("find", path))?;
             absolute.to_string_lossy().into_owned()
         };
         Ok(Self::within(cache_dir().join("runs"), &location, max_gib? << 30))
@@ -125,9 +136,9 @@ impl RunCache {
 
     fn locked(&self, name: &str) -> Result<CacheEntry> {
         let folder = self.folder.join(name);
-        let failed = FileError::of("lock", &folder);
+        let failed = FileError::io("lock", &folder);
         loop {
-            std::fs::create_dir_all(&folder).map_err(FileError::of("create", &folder))?;
+            std::fs::create_dir_all(&folder).map_err(FileError::io("create", &folder))?;
             let lock = match File::open(&folder) {
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 opened => opened.map_err(&failed)?,
@@ -204,7 +215,7 @@ impl CacheEntry {
         let moved = std::fs::rename(made, &path);
         match run_in(&self.folder) {
             Some(run) => Ok(run),
-            None => Ok(moved.map(|()| path.clone()).map_err(FileError::of("rename to", &path))?),
+            None => Ok(moved.map(|()| path.clone()).map_err(FileError::io("rename to", &path))?),
         }
     }
 }

@@ -231,7 +231,7 @@ impl<'a> TrialQueue<'a> {
             seed = scheduled.seed,
             "trial {label}"
         );
-        let schedule = TrialSchedule::of(&point.plan);
+        let schedule = TrialSchedule::from_plan(&point.plan);
         let progress = self.progress.trial_start(number, scheduled, &label, schedule, rest);
         // A trial of a shard has the same epoch as in a run on a single machine.
         let place = if self.shard.is_some() { scheduled.index as usize } else { index };

@@ -9,6 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::schedule::{self, ScheduledTrial, Shard};
 use ccbench_results::shard::{
     Attempt, BACKEND_KEY, COMMITS, Commit, PLAN_KEY, RUN_FOLDER, SchedulerJob, Session, commit_key,
@@ -16,14 +17,14 @@ use ccbench_results::shard::{
 };
 use ccbench_results::stopping::StoppingRules;
 use ccbench_results::store::RunDir;
-use ccbench_store::{Cause, Creation, ObjectError, ShardStore, check_creation};
+use ccbench_store::{Creation, ObjectError, ShardStore, check_creation};
 use tempfile::TempDir;
 
 use crate::args::shard::ShardChoice;
 use crate::clock;
-use crate::collect::rules_after;
+use crate::collect::read_all;
 use crate::console::message;
-use crate::exit::{ExitCode, from_results};
+use crate::exit::{ExitCode, from_results, of_store};
 use crate::experiment::Experiment;
 
 /// How often an object is created at most: a store may refuse conflicting requests and have no object afterwards.
@@ -134,16 +135,13 @@ pub enum ShardRunError {
     },
 }
 
-from_results!(ShardRunError: StoreError, MergeError);
+from_results!(ShardRunError: StoreError, ShardError);
 
 impl ShardRunError {
     /// Returns the process's exit code: 2 if the same command would fail again.
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Store(error) => match error.cause() {
-                Cause::Command => ExitCode::Usage,
-                Cause::Environment => ExitCode::Failure,
-            },
+            Self::Store(error) => of_store(error),
             Self::Task(_)
             | Self::OtherPlan { .. }
             | Self::OtherFile { .. }
@@ -153,6 +151,27 @@ impl ShardRunError {
             }
         }
     }
+}
+
+/// Returns the rules of a plan after these committed trials.
+///
+/// # Errors
+/// The store cannot be read, or a commit is damaged.
+pub async fn rules_after(
+    store: &dyn ShardStore,
+    plan: &CheckedPlan,
+    committed: &BTreeSet<(u32, u16)>,
+) -> Result<StoppingRules, ShardRunError> {
+    let mut rules = StoppingRules::new(plan);
+    if rules.is_empty() {
+        return Ok(rules);
+    }
+    let keys = committed.iter().map(|(point_id, trial)| commit_key(*point_id, *trial)).collect();
+    for (key, content) in read_all(store, keys).await? {
+        let commit = Commit::decode(&key, &content)?;
+        rules.trial_ended(commit.trial.point_id, commit.trial.trial, commit.values());
+    }
+    Ok(rules)
 }
 
 /// A running shard.

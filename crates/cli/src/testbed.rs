@@ -110,7 +110,7 @@ impl Testbed {
         let addresses = plan.nodes.keys().filter_map(address).collect();
         let mut notes = process.ready.notes.clone();
         if let Some(agent) = agents.by_node.values().next() {
-            let host = suggest::Host::of(&agent.info);
+            let host = suggest::Host::new(&agent.info);
             notes.extend(suggest::suggestion(&experiment.plan, &host, &engine::usable()));
         }
         Ok(Self::new(Some(process), agents, addresses, notes, json!(topology)))

@@ -15,7 +15,7 @@ use tokio_rustls::rustls::{self, CertRevocationListError, CertificateError, Root
 use tonic::transport::{ClientTlsConfig, Endpoint, Identity};
 
 use crate::args::TlsArgs;
-use crate::file::FileError;
+use crate::file::{FileError, exists};
 
 /// A certificate file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -53,9 +53,12 @@ impl Tls {
         let own = |name: &str| read("read the certificate", &dir.join(name));
         let identity = Identity::from_pem(own("controller.pem")?, own("controller.key")?);
         let authority = authority(&dir.join("ca.pem"))?;
-        // Authorities of earlier versions have no list.
-        let of_dir = || Some(dir.join("crl.pem")).filter(|list| list.exists());
-        let crl = args.crl.clone().or_else(of_dir);
+        let of_dir = dir.join("crl.pem");
+        let crl = match &args.crl {
+            Some(list) => Some(list.clone()),
+            // Authorities of earlier versions have no list.
+            None => exists(&of_dir)?.then_some(of_dir),
+        };
         let provider = Arc::new(ring::default_provider());
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(authority), provider);
         let verifier = match &crl {
@@ -152,7 +155,7 @@ fn revocations(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>
 }
 
 fn read(op: &'static str, path: &Path) -> Result<Vec<u8>, FileError> {
-    input::read(path, &input::CERTIFICATE).map_err(FileError::of(op, path))
+    input::read(path, &input::CERTIFICATE).map_err(FileError::io(op, path))
 }
 
 fn unusable<E: Into<Box<dyn Error + Send + Sync>>>(

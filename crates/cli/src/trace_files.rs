@@ -10,6 +10,8 @@ use ccbench_proto::trace::TraceError;
 use ccbench_proto::wire::MAX_FILES_BYTES;
 use ccbench_results::trace::stored::{FOLDER, facts, stored_names};
 
+use crate::file::is_missing;
+
 /// Files embedded in the binary: names as in plans, and contents.
 pub type Embedded = &'static [(&'static str, &'static [u8])];
 
@@ -50,7 +52,7 @@ pub fn read(plan: &Path, files: &BTreeSet<String>, embedded: Embedded) -> TraceC
     let mut traces = TraceContents::default();
     for file in files.iter().filter(|file| !file.is_empty()) {
         let copy = stored.get(file).map(|name| folder.join(FOLDER).join(name));
-        let copy = copy.filter(|copy| resumed && copy.is_file());
+        let copy = copy.filter(|copy| resumed && !is_missing(copy));
         let path = copy.unwrap_or_else(|| folder.join(file));
         let in_binary = embedded.iter().find(|(name, _)| name == file);
         let bytes = in_binary.map_or_else(|| content(&path), |(_, bytes)| Ok(bytes.to_vec()));
@@ -103,5 +105,20 @@ mod tests {
         let files = ["elsewhere/a.csv".to_owned()].into();
         assert!(read(&dir.path().join(RESOLVED), &files, &[]).facts["elsewhere/a.csv"].is_ok());
         assert!(read(&dir.path().join("plan.toml"), &files, &[]).facts["elsewhere/a.csv"].is_err());
+    }
+
+    #[test]
+    fn a_copy_that_cannot_be_read_is_not_replaced_by_another_file() {
+        let dir = tempfile::tempdir().unwrap();
+        for folder in [FOLDER, "elsewhere"] {
+            std::fs::create_dir_all(dir.path().join(folder)).unwrap();
+        }
+        std::fs::write(dir.path().join("elsewhere/a.csv"), "1,2\n").unwrap();
+        // Reading it fails with ELOOP.
+        std::os::unix::fs::symlink("a.csv", dir.path().join(FOLDER).join("a.csv")).unwrap();
+        let files = ["elsewhere/a.csv".to_owned()].into();
+        let traces = read(&dir.path().join(RESOLVED), &files, &[]);
+        let reason = traces.facts["elsewhere/a.csv"].clone().unwrap_err().to_string();
+        assert!(reason.starts_with("cannot read ") && traces.contents.is_empty(), "{reason}");
     }
 }

@@ -3,7 +3,7 @@
 //! - [`socket`]: a run serves [`crate::live`] on a Unix socket, one JSON object per line. `ccbench top` and `ccbench view` find
 //!   the socket by the results directory. It is an abstract socket, so a killed run leaves nothing behind.
 //! - [`server`] is the thread of a run that serves the socket and, with `--view`, the page.
-//! - [`http`] serves the page: it relays the socket's lines as server-sent events, and then the report.
+//! - [`http`] serves the page: it relays the socket's lines as server-sent events, and then the report, which [`report`] makes.
 //! - [`terminal`] draws [`screen`] on a terminal.
 
 use std::io::{self, IsTerminal as _};
@@ -20,6 +20,7 @@ use server::Server;
 use terminal::CtrlC;
 
 pub mod http;
+pub mod report;
 pub mod screen;
 pub mod server;
 pub mod socket;

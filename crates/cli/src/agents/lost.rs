@@ -148,7 +148,7 @@ impl Agent {
         let rebooted = match self.has_kernel_of_plan {
             // Another kernel is no error: the plan's kernel was booted only once, and the next trial boots it again.
             true => {
-                check_ours(node, run_id, known, &info)?;
+                check_ours(node, run_id, known, &self.info, &info)?;
                 boot_of(&self.info, &info)
             }
             false => after_loss(node, run_id, known, &self.info, &info)?,
@@ -160,6 +160,12 @@ impl Agent {
         self.not_undone.extend(reply.failed);
         if rebooted.is_some() {
             self.info = info;
+            // The node's clock started anew.
+            self.clock = ClockHistory::default();
+        } else {
+            // Who has used the node is compared with these the next time.
+            self.info.generation = info.generation;
+            self.info.last_run_id = info.last_run_id;
         }
         Ok(rebooted)
     }
@@ -238,7 +244,7 @@ impl Agent {
         release: &str,
         now: wire::NodeInfo,
     ) -> Result<String, AgentError> {
-        check_ours(node, run_id, self.generation.load(Ordering::Relaxed), &now)?;
+        check_ours(node, run_id, self.generation.load(Ordering::Relaxed), &self.info, &now)?;
         let before = std::mem::replace(&mut self.info, now);
         self.generation.store(self.info.generation, Ordering::Relaxed);
         // The node's clock started anew.
@@ -272,25 +278,36 @@ pub fn after_loss(
     before: &wire::NodeInfo,
     now: &wire::NodeInfo,
 ) -> Result<Option<String>, AgentError> {
-    check_ours(node, run_id, generation, now)?;
+    check_ours(node, run_id, generation, before, now)?;
     reboot(node, before, now)
 }
 
-/// Refuses a node that another run has used since its agent had accepted `generation` Prepares.
+/// Refuses a node that another run has used, or may have used, since its agent had accepted `generation` Prepares. `before` describes it at that time,
+/// or before the run's last Prepare.
 fn check_ours(
     node: &str,
     run_id: &str,
     generation: u64,
+    before: &wire::NodeInfo,
     now: &wire::NodeInfo,
 ) -> Result<(), AgentError> {
-    // An agent that has lost its state directory, for example by a reboot, counts from 0.
-    if now.generation <= generation || now.last_run_id == run_id {
+    let is_ours = now.last_run_id == run_id;
+    let is_unchanged = [before.generation, now.generation] == [generation; 2]
+        && now.last_run_id == before.last_run_id;
+    // An agent that has lost its state, for example by a reboot, counts from 0. If another run has used it since, its generation may be
+    // any, but it has the name of that run.
+    let is_unused = now.last_run_id.is_empty() && now.generation <= generation;
+    if is_ours || is_unchanged || is_unused {
         return Ok(());
     }
-    let reason = format!(
-        "run {} has used this node meanwhile; continue with `--resume` when it is done",
-        now.last_run_id
-    );
+    let reason = match now.last_run_id.as_str() {
+        "" => {
+            "this node has lost the record of who has used it; continue with `--resume`".to_owned()
+        }
+        other => format!(
+            "run {other} has used this node meanwhile; continue with `--resume` when it is done"
+        ),
+    };
     Err(refusal(node, "describe", reason))
 }
 
@@ -393,9 +410,30 @@ mod tests {
             last_run_id: last_run_id.to_owned(),
             ..wire::NodeInfo::default()
         };
-        assert!(check_ours("n1", "mine", 4, &info(0, "")).is_ok(), "its state is gone");
-        assert!(check_ours("n1", "mine", 4, &info(5, "mine")).is_ok());
-        let error = check_ours("n1", "mine", 4, &info(5, "other")).unwrap_err().to_string();
-        assert!(error.contains("run other has used this node"), "{error}");
+        let check = |generation, now: &wire::NodeInfo| {
+            let before = info(4, "earlier");
+            check_ours("n1", "mine", generation, &before, now).map_err(|e| e.to_string())
+        };
+        assert_eq!(check(4, &info(0, "")), Ok(()), "its state is gone");
+        assert_eq!(check(4, &info(4, "earlier")), Ok(()), "the first Prepare did not arrive");
+        // The second one: of an agent that has lost its state and then accepted a Prepare whose reply was lost.
+        for generation in [5, 1] {
+            assert_eq!(check(4, &info(generation, "mine")), Ok(()));
+        }
+        for (known, generation, last_run_id) in [
+            (4, 5, "other"),
+            // Counted from 0, since the state is gone.
+            (4, 3, "other"),
+            (10, 3, "other"),
+            (4, 4, "other"),
+            (5, 5, "earlier"),
+            (5, 4, "earlier"),
+        ] {
+            let error = check(known, &info(generation, last_run_id)).unwrap_err();
+            let expected = format!("run {last_run_id} has used this node");
+            assert!(error.contains(&expected), "{known}, {generation}: {error}");
+        }
+        let error = check(4, &info(5, "")).unwrap_err();
+        assert!(error.contains("has lost the record of who has used it"), "{error}");
     }
 }

@@ -20,16 +20,20 @@ pub enum ArtifactCommand {
         output: PathBuf,
     },
     /// Unpack an artifact, run it again in the same way, and compare. In the lab and the simulator, every Parquet file must be
-    /// equal; elsewhere, each claim must have the same outcome and overlapping 95 % confidence intervals.
+    /// equal; elsewhere, each claim must have the same outcome and overlapping 95 % confidence intervals. Without a measured
+    /// claim, the means of throughput and smoothed RTT of each flow group are compared instead.
     #[command(
-        after_help = "Exit codes: 0 everything agrees · 1 the archive is damaged, or has files or a size that are refused · 2 it cannot be \
-read or is not a complete artifact of this format, its plan is refused, or its directory exists · 4 something differs; others as of \
-`ccbench run`."
+        after_help = "Exit codes: 0 nothing differs (`not compared` in the last line: no number could be compared) · 1 the archive is \
+damaged, or has files or a size that are refused · 2 it cannot be read or is not a complete artifact of this format, its plan is refused, \
+or its directory exists · 4 something differs; others as of `ccbench run`."
     )]
     Rerun(ArtifactRerunArgs),
     /// Print one claim of an unpacked artifact, with the values that the artifact and its last rerun measured.
+    #[command(
+        after_help = "Exit codes: 0 both agree, or neither measured the claim · 2 there is no such claim or no complete rerun · 4 they differ."
+    )]
     Claim {
-        /// The directory that `rerun` made.
+        /// The directory that `rerun` made: `evaluation/NAME` with the command of the artifact's README.
         #[arg(value_hint = ValueHint::DirPath)]
         directory: PathBuf,
         /// The claim's number in the artifact's README.

@@ -1,8 +1,9 @@
 //! Chooses the backend for the trials of a command.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use ccbench_proto::plan::{Engine, Series};
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire::NodeInfo;
 use ccbench_results::backend::{DilationSource, LabImage, RunBackend};
@@ -13,9 +14,103 @@ use clap::Parser;
 use crate::args::artifact::ArtifactCommand;
 use crate::args::trace::TraceCommand;
 use crate::args::{Cli, Command, RunOptions};
-use crate::error::CliError;
 use crate::experiment::Experiment;
 use crate::lab::LabOptions;
+
+/// No backend can run what the command line asks for.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendChoiceError {
+    /// Both the command line and the plan name kernels.
+    #[error(
+        "--kernel {given} conflicts with the plan, which names its kernels itself (for example {in_plan}); leave out --kernel, or change \
+         the plan with `--set 'lab.kernel=\"{given}\"'`"
+    )]
+    KernelInPlan {
+        /// The kernel of the command line.
+        given: Series,
+        /// A kernel of the plan.
+        in_plan: Series,
+    },
+    /// Concurrent trials were requested for nodes in real time.
+    #[error(
+        "--jobs {0} needs the lab or the simulator: elsewhere, concurrent trials disturb each other; add --lab or --sim, or leave out --jobs"
+    )]
+    Jobs(u32),
+    /// Options of the lab were given without the lab.
+    #[error("--kernel and --dilation need --lab")]
+    NeedsLab,
+    /// A run cannot be resumed.
+    #[error("{}: {source}", dir.display())]
+    Resume {
+        /// Its results directory.
+        dir: PathBuf,
+        /// Why.
+        source: ResumeError,
+    },
+}
+
+/// Why a run cannot be resumed with these options or on these nodes.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResumeError {
+    /// It was simulated, but the options are about the lab or a testbed.
+    #[error(
+        "this run was simulated; leave out --lab, --engine, --kernel, --dilation and --rootless"
+    )]
+    Simulated,
+    /// Another model version simulated it.
+    #[error(
+        "this run was simulated with another version of the model, whose results may differ; start a new run of its plan"
+    )]
+    OtherModel,
+    /// It began in the lab, not in the simulator.
+    #[error("this run began in the lab; leave out --sim")]
+    InLab,
+    /// It began with another engine of the lab.
+    #[error("this run began in the lab with the engine {0}; leave out --engine")]
+    OtherEngine(Engine),
+    /// It began with another kernel of the lab.
+    #[error("this run began in the lab with the kernel {0}; leave out --kernel")]
+    OtherLabKernel(Series),
+    /// It began with another dilation of the lab.
+    #[error("this run began in the lab with the dilation {0}; leave out --dilation")]
+    OtherDilation(u32),
+    /// It began on a testbed, not in the simulator.
+    #[error("this run was not simulated; leave out --sim")]
+    NotSimulated,
+    /// It began on a testbed, not in the lab.
+    #[error(
+        "this run did not begin in the lab; leave out --lab, --engine, --kernel and --dilation"
+    )]
+    NotInLab,
+    /// It began without `--rootless`.
+    #[error("this run did not begin with --rootless; leave it out")]
+    NotRootless,
+    /// Its nodes have other kernels now.
+    #[error(
+        "this run began with another kernel, whose results may differ ({}); boot the previous kernel, then continue with `--resume`, or \
+         start a new run of its plan",
+        .0.iter().map(KernelChange::to_string).collect::<Vec<_>>().join("; ")
+    )]
+    OtherKernels(Vec<KernelChange>),
+}
+
+/// The nodes of a run that have the same other kernel now.
+#[derive(Debug, PartialEq, Eq)]
+pub struct KernelChange {
+    nodes: Vec<String>,
+    /// Their kernel, as text.
+    now: String,
+    /// Their kernels in the last session of the run.
+    before: String,
+}
+
+impl std::fmt::Display for KernelChange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { nodes, now, before } = self;
+        let node = if nodes.len() == 1 { "node" } else { "nodes" };
+        write!(f, "{node} {}: {now} instead of {before}", nodes.join(", "))
+    }
+}
 
 /// A backend and its options.
 #[derive(Debug, Clone)]
@@ -37,11 +132,11 @@ impl BackendChoice {
     ///
     /// # Errors
     /// Options contradict each other or the plan.
-    pub fn of(
+    pub fn new(
         options: &RunOptions,
         experiment: &Experiment,
         images: Vec<LabImage>,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, BackendChoiceError> {
         if options.sim {
             // The check of the plan has already rejected kernels.
             return Ok(Self::Simulator { jobs: options.jobs });
@@ -49,11 +144,8 @@ impl BackendChoice {
         let points = experiment.plan.points();
         let in_plan = points.iter().find_map(|point| point.plan.plan().kernel());
         let in_lab = options.lab || points.iter().any(|point| point.plan.plan().in_lab());
-        if let (Some(in_plan), Some(kernel)) = (in_plan, options.kernel) {
-            return Err(CliError::Usage(format!(
-                "--kernel {kernel} conflicts with the plan, which names its kernels itself (for example {in_plan}); leave \
-                 out --kernel, or change the plan with `--set 'lab.kernel=\"{kernel}\"'`"
-            )));
+        if let (Some(in_plan), Some(given)) = (in_plan, options.kernel) {
+            return Err(BackendChoiceError::KernelInPlan { given, in_plan });
         }
         if in_lab {
             // A plan without a kernel uses the same one for all points.
@@ -63,13 +155,10 @@ impl BackendChoice {
             return Ok(Self::Lab(LabOptions { kernel, dilation, jobs, earlier: images }));
         }
         if let Some(jobs) = options.jobs.filter(|jobs| *jobs != 1) {
-            return Err(CliError::Usage(format!(
-                "--jobs {jobs} needs the lab or the simulator: elsewhere, concurrent trials disturb each other; \
-                 add --lab or --sim, or leave out --jobs"
-            )));
+            return Err(BackendChoiceError::Jobs(jobs));
         }
         if options.kernel.is_some() || options.dilation.is_some() {
-            return Err(CliError::Usage("--kernel and --dilation need --lab".to_owned()));
+            return Err(BackendChoiceError::NeedsLab);
         }
         Ok(Self::Testbed)
     }
@@ -81,31 +170,37 @@ impl BackendChoice {
 ///
 /// # Errors
 /// An option contradicts the run, or another model version simulated the run.
-pub fn resumed(given: &RunOptions, dir: &RunDir) -> Result<(RunOptions, Vec<LabImage>), CliError> {
-    let refuse = |reason: &str| Err(CliError::Usage(format!("{}: {reason}", dir.path().display())));
+pub fn resumed(
+    given: &RunOptions,
+    dir: &RunDir,
+) -> Result<(RunOptions, Vec<LabImage>), BackendChoiceError> {
+    options_of_resumed(given, dir).map_err(|source| {
+        let dir = dir.path().to_owned();
+        BackendChoiceError::Resume { dir, source }
+    })
+}
+
+fn options_of_resumed(
+    given: &RunOptions,
+    dir: &RunDir,
+) -> Result<(RunOptions, Vec<LabImage>), ResumeError> {
     let mut options = given.clone();
     restore(&mut options, &dir.command_lines());
     let asks_for_lab = given.lab || given.kernel.is_some() || given.dilation.is_some();
     match dir.backend() {
         RunBackend::Simulator { model_version } => {
             if asks_for_lab || given.rootless {
-                return refuse(
-                    "this run was simulated; leave out --lab, --engine, --kernel, --dilation and --rootless",
-                );
+                return Err(ResumeError::Simulated);
             }
             if model_version != MODEL_VERSION {
-                return refuse(
-                    "this run was simulated with another version of the model, whose results may differ; start a new run of its plan",
-                );
+                return Err(ResumeError::OtherModel);
             }
             options.sim = true;
             Ok((options, vec![]))
         }
-        RunBackend::Lab { .. } if given.sim => refuse("this run began in the lab; leave out --sim"),
+        RunBackend::Lab { .. } if given.sim => Err(ResumeError::InLab),
         RunBackend::Lab { images } => {
-            if let Some(option) = other_lab(given, &images) {
-                return refuse(&option);
-            }
+            check_lab(given, &images)?;
             options.lab = true;
             // The engine is in the resolved plan unless it is the default. Runs of earlier versions have no images.
             options.engine = given.engine.filter(|_| images.is_empty());
@@ -113,16 +208,14 @@ pub fn resumed(given: &RunOptions, dir: &RunDir) -> Result<(RunOptions, Vec<LabI
         }
         RunBackend::Testbed | RunBackend::Import => {
             if given.sim {
-                return refuse("this run was not simulated; leave out --sim");
+                return Err(ResumeError::NotSimulated);
             }
             if asks_for_lab {
-                return refuse(
-                    "this run did not begin in the lab; leave out --lab, --engine, --kernel and --dilation",
-                );
+                return Err(ResumeError::NotInLab);
             }
             let was_rootless = dir.command_line().iter().any(|argument| argument == "--rootless");
             if given.rootless && !was_rootless {
-                return refuse("this run did not begin with --rootless; leave it out");
+                return Err(ResumeError::NotRootless);
             }
             options.rootless = was_rootless;
             Ok((options, vec![]))
@@ -140,47 +233,38 @@ pub fn check_kernels(
     earlier: &BTreeMap<String, BTreeSet<Kernel>>,
     experiment: &Experiment,
     nodes: &BTreeMap<String, NodeInfo>,
-) -> Result<(), CliError> {
+) -> Result<(), BackendChoiceError> {
     let points = experiment.plan.points();
     let named = points.iter().flat_map(|point| Experiment::kernel_releases(point).into_keys());
     let named: BTreeSet<String> = named.collect();
     let mut earlier = earlier.clone();
     earlier.retain(|node, _| !named.contains(node));
-    match other_kernels(&earlier, nodes) {
-        Some(reason) => Err(CliError::Usage(format!("{}: {reason}", dir.display()))),
-        None => Ok(()),
+    let changes = other_kernels(&earlier, nodes);
+    if changes.is_empty() {
+        return Ok(());
     }
+    let (dir, source) = (dir.to_owned(), ResumeError::OtherKernels(changes));
+    Err(BackendChoiceError::Resume { dir, source })
 }
 
-/// Returns why a run cannot be continued on these nodes, if they have other kernels. `earlier` are the kernels of its last session.
+/// Returns the nodes that have other kernels than in the last session of a run, `earlier`.
 fn other_kernels(
     earlier: &BTreeMap<String, BTreeSet<Kernel>>,
     nodes: &BTreeMap<String, NodeInfo>,
-) -> Option<String> {
+) -> Vec<KernelChange> {
     let text = |(release, version): &Kernel| format!("{release} {version}").trim_end().to_owned();
     // In namespaces, all nodes have the same kernel.
-    let mut changed: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    let mut changed: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
     for (name, kernels) in earlier {
         let Some(NodeInfo { kernel, kernel_version, .. }) = nodes.get(name) else { continue };
         let now = (kernel.clone(), kernel_version.clone());
         if !kernels.contains(&now) {
             let before = kernels.iter().map(text).collect::<Vec<_>>().join(" or ");
-            let change = format!("{} instead of {before}", text(&now));
-            changed.entry(change).or_default().push(name);
+            changed.entry((text(&now), before)).or_default().push(name.clone());
         }
     }
-    if changed.is_empty() {
-        return None;
-    }
-    let changed = changed.into_iter().map(|(change, names)| {
-        let node = if names.len() == 1 { "node" } else { "nodes" };
-        format!("{node} {}: {change}", names.join(", "))
-    });
-    Some(format!(
-        "this run began with another kernel, whose results may differ ({}); boot the previous kernel, then continue with `--resume`, or \
-         start a new run of its plan",
-        changed.collect::<Vec<_>>().join("; ")
-    ))
+    let changes = changed.into_iter();
+    changes.map(|((now, before), nodes)| KernelChange { nodes, now, before }).collect()
 }
 
 /// Gives options that decide what happens after a failure their last values in the sessions of a run, unless they are given again.
@@ -208,31 +292,27 @@ fn session_options(command_line: &[String]) -> Option<(bool, Option<Micros>, Opt
     Some((options.keep_going, options.await_nodes, options.await_reboot))
 }
 
-/// Returns the lab option that contradicts the images with which a run began.
-fn other_lab(given: &RunOptions, images: &[LabImage]) -> Option<String> {
-    let began = |with: String, option: &str| {
-        Some(format!("this run began in the lab with {with}; leave out {option}"))
-    };
+/// Refuses options of the lab that contradict the images with which a run began.
+fn check_lab(given: &RunOptions, images: &[LabImage]) -> Result<(), ResumeError> {
     for LabImage { engine, kernel, dilation, .. } in images {
         if given.engine.is_some_and(|given| given != *engine) {
-            return began(format!("the engine {engine}"), "--engine");
+            return Err(ResumeError::OtherEngine(*engine));
         }
         if given.kernel.is_some_and(|given| given != *kernel) {
-            return began(format!("the kernel {kernel}"), "--kernel");
+            return Err(ResumeError::OtherLabKernel(*kernel));
         }
         let chosen = dilation.filter(|dilation| dilation.source != DilationSource::StockKernel);
         if let Some(chosen) = chosen
             && given.dilation.is_some_and(|given| given != chosen.factor)
         {
-            return began(format!("the dilation {}", chosen.factor), "--dilation");
+            return Err(ResumeError::OtherDilation(chosen.factor));
         }
     }
-    None
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use ccbench_proto::plan::{Engine, Series};
     use ccbench_results::backend::Dilation;
 
     use super::*;
@@ -280,24 +360,28 @@ mod tests {
                 .map(|(name, releases)| ((*name).to_owned(), releases.iter().map(kernel).collect()))
                 .collect()
         };
+        let refusal = |earlier: &BTreeMap<String, BTreeSet<Kernel>>,
+                       nodes: &BTreeMap<String, NodeInfo>| {
+            ResumeError::OtherKernels(other_kernels(earlier, nodes)).to_string()
+        };
         let both = earlier(&[("dst", &["6.1"]), ("src", &["6.1"])]);
-        assert_eq!(other_kernels(&both, &of(&[("dst", "6.1"), ("src", "6.1")])), None);
-        let why = other_kernels(&both, &of(&[("dst", "6.12"), ("src", "6.1")])).unwrap();
+        assert!(other_kernels(&both, &of(&[("dst", "6.1"), ("src", "6.1")])).is_empty());
+        let why = refusal(&both, &of(&[("dst", "6.12"), ("src", "6.1")]));
         assert!(why.contains("(node dst: 6.12 #1 SMP instead of 6.1 #1 SMP); boot the"), "{why}");
-        let why = other_kernels(&both, &of(&[("dst", "6.12"), ("src", "6.12")])).unwrap();
+        let why = refusal(&both, &of(&[("dst", "6.12"), ("src", "6.12")]));
         assert!(why.contains("(nodes dst, src: 6.12 #1 SMP instead of 6.1 #1 SMP)"), "{why}");
         // The release is the same after an update of the distribution's kernel.
         let mut updated = of(&[("src", "6.1")]);
         updated.values_mut().for_each(|node| node.kernel_version = "#2 SMP".to_owned());
-        let why = other_kernels(&both, &updated).unwrap();
+        let why = refusal(&both, &updated);
         assert!(why.contains("(node src: 6.1 #2 SMP instead of 6.1 #1 SMP)"), "{why}");
         // A merged run has trials of several machines.
         let merged = earlier(&[("src", &["6.1", "6.6"])]);
-        assert_eq!(other_kernels(&merged, &of(&[("src", "6.6")])), None);
-        let why = other_kernels(&merged, &of(&[("src", "6.12")])).unwrap();
+        assert!(other_kernels(&merged, &of(&[("src", "6.6")])).is_empty());
+        let why = refusal(&merged, &of(&[("src", "6.12")]));
         assert!(why.contains("6.12 #1 SMP instead of 6.1 #1 SMP or 6.6 #1 SMP"), "{why}");
         // Runs of earlier versions have no record.
-        assert_eq!(other_kernels(&BTreeMap::new(), &of(&[("src", "6.12")])), None);
+        assert!(other_kernels(&BTreeMap::new(), &of(&[("src", "6.12")])).is_empty());
     }
 
     #[test]
@@ -312,7 +396,7 @@ mod tests {
             release: String::new(),
             dilation,
         };
-        let refused = |line: &str| other_lab(&options(line), std::slice::from_ref(&image));
+        let refused = |line: &str| check_lab(&options(line), std::slice::from_ref(&image)).err();
         for line in ["", "--lab --engine qemu --kernel own --dilation 10", "--jobs 3"] {
             assert_eq!(refused(line), None, "{line}");
         }
@@ -322,11 +406,11 @@ mod tests {
             ("--dilation 20", "the dilation 10; leave out --dilation"),
         ] {
             let expected = format!("this run began in the lab with {with}");
-            assert_eq!(refused(line), Some(expected), "{line}");
+            assert_eq!(refused(line).unwrap().to_string(), expected, "{line}");
         }
         // A stock kernel cannot be dilated, so the option applies to other kernels of the plan.
         let source = DilationSource::StockKernel;
         let stock = LabImage { dilation: Some(Dilation { factor: 1, source }), ..image.clone() };
-        assert_eq!(other_lab(&options("--dilation 10"), &[stock, image]), None);
+        assert_eq!(check_lab(&options("--dilation 10"), &[stock, image]), Ok(()));
     }
 }

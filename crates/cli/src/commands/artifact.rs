@@ -4,19 +4,23 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use ccbench_proto::plan::Series;
-use ccbench_results::artifact::{self, Artifact, Limits, Packed};
+use ccbench_results::artifact::{self, Agreement, Artifact, Limits, Packed, Reproduction};
 use ccbench_results::backend::{DilationSource, RunBackend};
 
+use self::error::ArtifactUsageError;
 use crate::args::artifact::{ArtifactCommand, ArtifactRerunArgs};
 use crate::args::{RunArgs, RunOptions};
 use crate::commands::run::{self, Tables};
 use crate::console::print;
 use crate::error::CliError;
 use crate::exit::ExitCode;
+use crate::file::is_missing;
 use crate::interrupt::EndsProcess;
 use crate::plan_source::PlanSource;
 use crate::readable_run::ReadableRun;
 use crate::runtime::block_on;
+
+pub mod error;
 
 /// Runs one of the sub-commands.
 ///
@@ -43,12 +47,18 @@ fn rerun(args: ArtifactRerunArgs) -> Result<ExitCode, CliError> {
     let limits = Limits { max_bytes: u64::from(args.max_gib) << 30, ..Limits::default() };
     let dir = artifact::unpack(&args.file, &args.directory, limits)?;
     let done = rerun_unpacked(args, &dir);
-    if done.is_err() && !dir.join(artifact::RERUN).exists() {
-        // No trial has run yet, so remove the directory: the same command can then be given again. The first error is the one to
-        // report.
-        let _ = std::fs::remove_dir_all(&dir);
+    if done.is_err() {
+        remove_unless_begun(&dir);
     }
     done
+}
+
+/// Removes the directory of a rerun of which no trial has run yet, so that the same command can be given again.
+fn remove_unless_begun(dir: &Path) {
+    if is_missing(&dir.join(artifact::RERUN)) {
+        // The caller reports the error that ended the rerun.
+        let _ = std::fs::remove_dir_all(dir);
+    }
 }
 
 fn rerun_unpacked(args: ArtifactRerunArgs, dir: &Path) -> Result<ExitCode, CliError> {
@@ -58,7 +68,7 @@ fn rerun_unpacked(args: ArtifactRerunArgs, dir: &Path) -> Result<ExitCode, CliEr
     let in_lab = matches!(backend, RunBackend::Lab { .. });
     let simulated = matches!(backend, RunBackend::Simulator { .. });
     let source = PlanSource::read(&artifact.plan())?.for_backend(in_lab, simulated);
-    let run_args = RunArgs::of(options(args, &artifact, &source)?);
+    let run_args = RunArgs::from_options(options(args, &artifact, &source)?);
     let completed = block_on(run::run_plan(&run_args, source))?;
     let results = completed.path().to_path_buf();
     // Ignores the exit code, which is about the claims alone: a claim that does not hold may also be the artifact's result.
@@ -67,17 +77,28 @@ fn rerun_unpacked(args: ArtifactRerunArgs, dir: &Path) -> Result<ExitCode, CliEr
     let _ends = EndsProcess::start();
     let comparison = artifact::compare(&artifact, &results)?;
     print(&artifact::text(&comparison));
-    Ok(exit_code(comparison.is_reproduced()))
+    Ok(code_of_rerun(comparison.reproduction()))
 }
 
 fn claim(directory: &Path, number: usize) -> Result<ExitCode, CliError> {
     let item = artifact::compare_claim(&Artifact::open(directory)?, number)?;
     print(&item.line());
-    Ok(exit_code(item.agrees))
+    Ok(code_of_claim(item.agreement))
 }
 
-const fn exit_code(reproduced: bool) -> ExitCode {
-    if reproduced { ExitCode::Success } else { ExitCode::ClaimRefuted }
+const fn code_of_rerun(reproduction: Reproduction) -> ExitCode {
+    match reproduction {
+        // What is not measured does not change the exit code of a run either.
+        Reproduction::Reproduced | Reproduction::NotCompared => ExitCode::Success,
+        Reproduction::NotReproduced => ExitCode::ClaimRefuted,
+    }
+}
+
+const fn code_of_claim(agreement: Agreement) -> ExitCode {
+    match agreement {
+        Agreement::Agrees | Agreement::NotCompared => ExitCode::Success,
+        Agreement::Differs => ExitCode::ClaimRefuted,
+    }
 }
 
 /// Returns the options that repeat the artifact's run: its backend, and the kernel and dilation, which the resolved plan does not
@@ -92,22 +113,16 @@ fn options(
     if backend == RunBackend::Testbed
         && let Some((cc, sha256)) = first_not_allowed(&plan.cc_digests(), &args.allow_cc_digest)
     {
-        let file = args.file.display();
-        return Err(CliError::Usage(format!(
-            "{file}: the plan loads the congestion control `{cc}` (sha256 {sha256}) into this machine's kernel; if you trust it, add \
-             --allow-cc-digest {sha256}"
-        )));
+        let (cc, sha256) = (cc.clone(), sha256.clone());
+        return Err(ArtifactUsageError::CcNotAllowed { file: args.file, cc, sha256 }.into());
     }
     let points = plan.points();
     let mut nodes = points.iter().flat_map(|point| point.plan.plan().nodes.values());
     if let Some(agent) = nodes.find_map(|node| node.agent.as_ref())
         && !args.agents
     {
-        let file = args.file.display();
-        return Err(CliError::Usage(format!(
-            "{file}: the plan uses the agent {agent}; read the plan (`tar -xOf {file} --wildcards '*/run/plan.resolved.toml'`), \
-             then add --agents"
-        )));
+        let agent = agent.clone();
+        return Err(ArtifactUsageError::AgentsNotAllowed { file: args.file, agent }.into());
     }
     let plan_names_kernels = points.iter().any(|point| point.plan.plan().kernel().is_some());
     let (kernel, dilation) = kernel_and_dilation(&backend);
@@ -176,6 +191,31 @@ mod tests {
             dilation: dilation.map(|(factor, source)| Dilation { factor, source }),
         };
         RunBackend::Lab { images: vec![image] }
+    }
+
+    #[test]
+    fn only_a_rerun_that_has_not_begun_is_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let [begun, unknown, unpacked] =
+            ["begun", "unknown", "unpacked"].map(|name| root.path().join(name));
+        std::fs::create_dir_all(begun.join(artifact::RERUN)).unwrap();
+        std::fs::create_dir(&unknown).unwrap();
+        // A symbolic link to itself stands for a disk that fails: whether trials have run is unknown.
+        std::os::unix::fs::symlink(artifact::RERUN, unknown.join(artifact::RERUN)).unwrap();
+        std::fs::create_dir(&unpacked).unwrap();
+        for dir in [&begun, &unknown, &unpacked] {
+            remove_unless_begun(dir);
+        }
+        assert_eq!([&begun, &unknown, &unpacked].map(|dir| dir.exists()), [true, true, false]);
+    }
+
+    #[test]
+    fn only_a_difference_changes_the_exit_code() {
+        assert_eq!(code_of_rerun(Reproduction::Reproduced), ExitCode::Success);
+        assert_eq!(code_of_rerun(Reproduction::NotCompared), ExitCode::Success);
+        assert_eq!(code_of_rerun(Reproduction::NotReproduced), ExitCode::ClaimRefuted);
+        assert_eq!(code_of_claim(Agreement::NotCompared), ExitCode::Success);
+        assert_eq!(code_of_claim(Agreement::Differs), ExitCode::ClaimRefuted);
     }
 
     #[test]

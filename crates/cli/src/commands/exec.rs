@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use self::error::ExecUsageError;
 use super::agent::replace;
 use crate::args::ExecArgs;
 use crate::console::message;
@@ -10,6 +11,8 @@ use crate::error::CliError;
 use crate::paths::{agent_binary, running};
 use crate::view::absolute;
 use crate::view::socket::{self, InProgress};
+
+pub mod error;
 
 /// An experiment or run of this user that is in progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,30 +81,20 @@ fn candidates(testbeds: Vec<PathBuf>, mut runs: Vec<InProgress>) -> Vec<Candidat
 ///
 /// # Errors
 /// There is no such experiment, there are several, or its nodes are elsewhere.
-fn choose(mut found: Vec<Candidate>, wanted: Option<&str>) -> Result<Candidate, CliError> {
+fn choose(mut found: Vec<Candidate>, wanted: Option<&str>) -> Result<Candidate, ExecUsageError> {
     if let Some(wanted) = wanted {
         found.retain(|candidate| candidate.is_named(wanted));
     }
-    let list = || found.iter().map(Candidate::to_string).collect::<Vec<_>>().join(", ");
-    let why = match (found.as_slice(), wanted) {
-        ([], None) => "none of your experiments is running on this machine".to_owned(),
-        ([], Some(wanted)) => {
-            format!(
-                "--run {wanted}: no running experiment of yours on this machine has this ID or directory"
-            )
+    let names = || -> Vec<String> { found.iter().map(Candidate::to_string).collect() };
+    match (found.as_slice(), wanted) {
+        ([], None) => Err(ExecUsageError::NoneRuns),
+        ([], Some(wanted)) => Err(ExecUsageError::Unknown(wanted.to_owned())),
+        (all, _) if all.iter().all(|candidate| candidate.testbed.is_none()) => {
+            Err(ExecUsageError::Elsewhere(names()))
         }
-        (all, _) if all.iter().all(|candidate| candidate.testbed.is_none()) => format!(
-            "the nodes of {} are not in network namespaces of this machine, and exec enters only those; for a node with an agent, run \
-             the command on its machine (`ssh HOST COMMAND`)",
-            list()
-        ),
-        ([one], _) => return Ok(one.clone()),
-        _ => format!(
-            "several experiments are running; choose one with --run ID or --run DIR: {}",
-            list()
-        ),
-    };
-    Err(CliError::Usage(why))
+        ([one], _) => Ok(one.clone()),
+        _ => Err(ExecUsageError::Several(names())),
+    }
 }
 
 /// Returns the runs in progress whose results are below this directory: in it, or in its folder `results`, the default of `run`.
@@ -114,13 +107,10 @@ fn runs_below(dir: &Path) -> Vec<PathBuf> {
 
 /// Refuses an experiment that was not named, if the working directory has other runs in progress. They may be on other machines or
 /// in another network namespace.
-fn check_own(chosen: &Candidate, own: &[PathBuf]) -> Result<(), CliError> {
+fn check_own(chosen: &Candidate, own: &[PathBuf]) -> Result<(), ExecUsageError> {
     let is_own = |dir: &PathBuf| chosen.run.as_ref().is_some_and(|run| run.is_in(dir));
     let Some(other) = own.first().filter(|_| !own.iter().any(is_own)) else { return Ok(()) };
-    Err(CliError::Usage(format!(
-        "the run of this directory, {}, may not be {chosen}; choose one with --run ID or --run DIR",
-        other.display()
-    )))
+    Err(ExecUsageError::OtherRun { own: other.clone(), chosen: chosen.to_string() })
 }
 
 /// Returns the experiment to enter.
@@ -142,7 +132,9 @@ pub fn exec(args: &ExecArgs) -> CliError {
         Ok(chosen) => chosen,
         Err(error) => return error,
     };
-    let Some(dir) = &chosen.testbed else { return CliError::Usage(chosen.to_string()) };
+    let Some(dir) = &chosen.testbed else {
+        return ExecUsageError::Elsewhere(vec![chosen.to_string()]).into();
+    };
     message(format_args!("ccbench: node {} of {chosen}", args.node));
     let mut enter = Command::new(agent_binary());
     replace(enter.arg("enter").arg("--dir").arg(dir).arg(&args.node).arg("--").args(&args.command))

@@ -10,13 +10,14 @@ use ccbench_io::input;
 use ccbench_proto::plan::check::refuse_phases;
 use ccbench_proto::plan::timeline::MAX_TRIAL;
 use ccbench_proto::schedule::PhaseSpan;
-use ccbench_proto::tools::gather::{Gathered, Names, Source, gather};
+use ccbench_proto::tools::gather::{MergedFiles, Names, Source, gather};
 use ccbench_proto::tools::text::{self, Found};
 use ccbench_proto::units::Micros;
-use ccbench_proto::wire::{RunEvent, run_event::Of};
+use ccbench_proto::wire::{RunEvent, run_event::Payload};
 use ccbench_proto::{plan, printable};
 use flate2::read::MultiGzDecoder;
 
+use self::error::{ImportUsageError, MAX_NUMBER};
 use crate::args::ImportArgs;
 use crate::clock;
 use crate::console::{print, terminal_width};
@@ -33,10 +34,10 @@ use ccbench_results::store::RunDir;
 use ccbench_results::summarize::summarize;
 use ccbench_results::table;
 
+pub mod error;
+
 /// Number of unread lines per file that are printed without `--all`.
 const MAX_UNREAD: usize = 10;
-/// Largest trial number. It leaves room for a count of all trials.
-const MAX_NUMBER: u16 = u16::MAX - 1;
 /// The first bytes of a gzip file (RFC 1952).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
@@ -65,8 +66,8 @@ impl File {
 /// # Errors
 /// A file cannot be read or has no known contents, or the results cannot be written.
 pub fn run(args: &ImportArgs) -> Result<ExitCode, CliError> {
-    if let Some(why) = refuse_phases(&args.phases) {
-        return Err(CliError::Usage(format!("--phase: {why}")));
+    if let Some(reason) = refuse_phases(&args.phases) {
+        return Err(ImportUsageError::Phases { reason }.into());
     }
     let paths = files(&args.files)?;
     let mut read = paths.iter().map(|path| read(path, args)).collect::<Result<Vec<_>, _>>()?;
@@ -77,10 +78,7 @@ pub fn run(args: &ImportArgs) -> Result<ExitCode, CliError> {
     unique_stems(&mut read);
     print(&report(&read, args.all));
     if !read.iter().any(File::has_rows) {
-        return Err(CliError::Usage(format!(
-            "none of {} file(s) has output of ss, iperf3, ping or flent, or is a qlog file; nothing was written",
-            read.len()
-        )));
+        return Err(ImportUsageError::NothingKnown { files: read.len() }.into());
     }
     refuse_copies(&read)?;
     store(&read, args)?;
@@ -94,18 +92,20 @@ fn files(given: &[PathBuf]) -> Result<Vec<PathBuf>, CliError> {
     let mut found = BTreeSet::new();
     let mut pending: Vec<PathBuf> = given.to_vec();
     while let Some(path) = pending.pop() {
-        let metadata = std::fs::metadata(&path).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => {
-                CliError::Usage(format!("cannot read {}: {error}", path.display()))
+        let metadata = std::fs::metadata(&path).map_err(|source| -> CliError {
+            match source.kind() {
+                io::ErrorKind::NotFound => {
+                    ImportUsageError::NotFound { path: path.clone(), source }.into()
+                }
+                _ => FileError::io("read", &path)(source).into(),
             }
-            _ => FileError::of("read", &path)(error).into(),
         })?;
         if !metadata.is_dir() {
             found.insert(path);
             continue;
         }
-        for entry in std::fs::read_dir(&path).map_err(FileError::of("list", &path))? {
-            let entry = entry.map_err(FileError::of("list", &path))?;
+        for entry in std::fs::read_dir(&path).map_err(FileError::io("list", &path))? {
+            let entry = entry.map_err(FileError::io("list", &path))?;
             if !entry.file_name().to_string_lossy().starts_with('.') {
                 pending.push(entry.path());
             }
@@ -115,11 +115,11 @@ fn files(given: &[PathBuf]) -> Result<Vec<PathBuf>, CliError> {
 }
 
 fn read(path: &Path, args: &ImportArgs) -> Result<File, CliError> {
-    let bytes = input::read(path, &input::IMPORT).map_err(FileError::of("read", path))?;
+    let bytes = input::read(path, &input::IMPORT).map_err(FileError::io("read", path))?;
     let sha256 = plan::digest_bytes(&bytes);
     let is_packed = bytes.starts_with(&GZIP);
     let bytes = if is_packed { unpack(&bytes) } else { Ok(bytes) };
-    let bytes = bytes.map_err(FileError::of("decompress", path))?;
+    let bytes = bytes.map_err(FileError::io("decompress", path))?;
     let content_sha256 = if is_packed { plan::digest_bytes(&bytes) } else { sha256.clone() };
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let inner = path.with_extension("");
@@ -162,7 +162,7 @@ fn plain(name: &str) -> String {
 
 /// Returns the trial in a name: its last separate number. In a name that flent has made, only the title can have one; without it, returns
 /// the time in the name, in whose order such files are numbered.
-fn trial_of(stem: &str, path: &Path) -> Result<(u16, Option<String>), CliError> {
+fn trial_of(stem: &str, path: &Path) -> Result<(u16, Option<String>), ImportUsageError> {
     let (time, text) = match flent_name(stem) {
         Some((time, title)) => (Some(time), title),
         None => (None, stem),
@@ -194,21 +194,19 @@ fn flent_name(stem: &str) -> Option<(&str, &str)> {
 }
 
 /// Returns the last separate number in a text: `cubic-3-iperf` is trial 3.
-fn number(text: &str, path: &Path) -> Result<Option<u16>, CliError> {
+fn number(text: &str, path: &Path) -> Result<Option<u16>, ImportUsageError> {
     let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     let mut parts = text.split(|c: char| !c.is_ascii_alphanumeric());
     let Some(part) = parts.rfind(is_number) else { return Ok(None) };
     let number = part.parse().ok().filter(|number| *number <= MAX_NUMBER);
     number.map(Some).ok_or_else(|| {
-        let path = path.display();
-        CliError::Usage(format!(
-            "{path}: its name has the trial number {part}, but trials are 0 to {MAX_NUMBER}; rename the file"
-        ))
+        let (path, number) = (path.to_owned(), part.to_owned());
+        ImportUsageError::Number { path, number }
     })
 }
 
 /// Numbers the files without a number in the order of the times in their names, after the other trials.
-fn number_by_time(files: &mut [File]) -> Result<(), CliError> {
+fn number_by_time(files: &mut [File]) -> Result<(), ImportUsageError> {
     let is_other = |file: &&File| file.flent_time.is_none() && file.has_rows();
     let last = files.iter().filter(is_other).map(|file| file.trial).max().unwrap_or(0);
     let times: BTreeSet<String> = files.iter().filter_map(|file| file.flent_time.clone()).collect();
@@ -218,24 +216,20 @@ fn number_by_time(files: &mut [File]) -> Result<(), CliError> {
         let Some(&number) = number else { continue };
         let fits = u16::try_from(number).ok().filter(|number| *number <= MAX_NUMBER);
         file.trial = fits.ok_or_else(|| {
-            let path = file.path.display();
-            CliError::Usage(format!(
-                "{path}: it would be trial {number}, but trials are 0 to {MAX_NUMBER}; rename the files"
-            ))
+            let path = file.path.clone();
+            ImportUsageError::NumberByTime { path, number }
         })?;
     }
     Ok(())
 }
 
 /// Returns an error if two files have the same contents, which would count twice.
-fn refuse_copies(files: &[File]) -> Result<(), CliError> {
+fn refuse_copies(files: &[File]) -> Result<(), ImportUsageError> {
     let mut seen: BTreeMap<&str, &Path> = BTreeMap::new();
     for file in files.iter().filter(|file| file.has_rows()) {
         if let Some(other) = seen.insert(&file.content_sha256, &file.path) {
-            let (other, path) = (other.display(), file.path.display());
-            return Err(CliError::Usage(format!(
-                "{other} and {path} have the same content, which would count twice; leave one of them out"
-            )));
+            let (first, second) = (other.to_owned(), file.path.clone());
+            return Err(ImportUsageError::Copies { first, second });
         }
     }
     Ok(())
@@ -312,7 +306,7 @@ fn fill(
         let gathered = gather(&sources, &names);
         let phases = spans(&gathered, &args.phases);
         if phases.last().is_some_and(|phase| phase.end > MAX_TRIAL) {
-            return Err(too_long(trial, &gathered, &of_trial, &names));
+            return Err(too_long(trial, &gathered, &of_trial, &names).into());
         }
         let unread = sources.iter().map(|source| source.found.unread_count()).sum();
         let outside = outside(&gathered, &phases);
@@ -345,7 +339,7 @@ fn verdict(unread: u64, sources: &[&Source]) -> Verdict {
 fn write(
     run: &RunDir,
     trial: u16,
-    gathered: Gathered,
+    gathered: MergedFiles,
     phases: &[PhaseSpan],
     verdict: &Verdict,
 ) -> Result<(), CliError> {
@@ -355,15 +349,15 @@ fn write(
     let clocks = gathered.rows.iter().map(|(node, _)| (node.clone(), clock.clone())).collect();
     let key = TrialKey { point_id: 0, trial, seed: 0, epoch: run.next_epoch() };
     let mut writer = run.begin_trial(key, phases, clocks)?;
-    for (node, of) in gathered.rows {
-        writer.push(&node, RunEvent { of: Some(of) })?;
+    for (node, payload) in gathered.rows {
+        writer.push(&node, RunEvent { payload: Some(payload) })?;
     }
     writer.commit(verdict)?;
     Ok(())
 }
 
 /// Returns the given phases in sequence, or one phase for the whole trial if none is given.
-fn spans(gathered: &Gathered, phases: &[(String, Micros)]) -> Vec<PhaseSpan> {
+fn spans(gathered: &MergedFiles, phases: &[(String, Micros)]) -> Vec<PhaseSpan> {
     if phases.is_empty() {
         // A phase excludes its end, so it ends one microsecond after the last row.
         let length = gathered.end_ns.saturating_sub(gathered.begin_ns) / 1000 + 1;
@@ -381,15 +375,15 @@ fn spans(gathered: &Gathered, phases: &[(String, Micros)]) -> Vec<PhaseSpan> {
 }
 
 /// Returns the note about rows outside of all phases. Rows without a time have their own note.
-fn outside(gathered: &Gathered, phases: &[PhaseSpan]) -> Option<String> {
+fn outside(gathered: &MergedFiles, phases: &[PhaseSpan]) -> Option<String> {
     let mut times_ns: Vec<u64> = Vec::new();
     for (_, row) in &gathered.rows {
         match row {
-            Of::FlowSample(row) => times_ns.push(row.at_ns),
-            Of::Probe(row) => times_ns.push(row.at_ns),
-            Of::TcpEvents(rows) => times_ns.extend(rows.events.iter().map(|row| row.at_ns)),
+            Payload::FlowSample(row) => times_ns.push(row.at_ns),
+            Payload::Probe(row) => times_ns.push(row.at_ns),
+            Payload::TcpEvents(rows) => times_ns.extend(rows.events.iter().map(|row| row.at_ns)),
             // The phase of an interval is the one that contains its midpoint.
-            Of::Interval(row) => {
+            Payload::Interval(row) => {
                 times_ns.push(row.at_ns.saturating_sub((row.seconds.max(0.0) * 5e8) as u64));
             }
             _ => {}
@@ -417,16 +411,16 @@ fn outside(gathered: &Gathered, phases: &[PhaseSpan]) -> Option<String> {
 }
 
 /// Returns the error for a trial that would exceed the limit. Often a single time is wrong.
-fn too_long(trial: u16, gathered: &Gathered, files: &[&File], names: &Names) -> CliError {
+fn too_long(
+    trial: u16,
+    gathered: &MergedFiles,
+    files: &[&File],
+    names: &Names,
+) -> ImportUsageError {
     let last = files.iter().max_by_key(|file| gather(&[&file.source], names).end_ns);
-    let last = last.map_or(Path::new(""), |file| file.path.as_path());
+    let latest = last.map_or_else(PathBuf::new, |file| file.path.clone());
     let [begin_s, end_s] = [gathered.begin_ns, gathered.end_ns].map(|ns| ns / 1_000_000_000);
-    CliError::Usage(format!(
-        "trial {trial}: the phase `all` would last {} s, from {begin_s} s to {end_s} s after 1970-01-01; the latest timestamp is in {}. A \
-         trial lasts at most a week ({MAX_TRIAL}): correct the timestamps, or give phases with --phase NAME=LENGTH",
-        end_s - begin_s,
-        last.display()
-    ))
+    ImportUsageError::TooLong { trial, begin_s, end_s, latest }
 }
 
 fn info(files: &[File], trials: u32) -> RunInfo {
@@ -474,7 +468,7 @@ mod tests {
 
     #[test]
     fn trial_is_the_last_separate_number_of_a_name() {
-        let trial = |stem| Ok::<_, CliError>(trial_of(stem, Path::new("dir/file.txt"))?.0);
+        let trial = |stem| trial_of(stem, Path::new("dir/file.txt")).map(|(trial, _)| trial);
         let numbers = ["cubic-3-iperf", "ta-1v1-12-ss", "sl-cubic-ss", "x_2.0_7", "x-65534"];
         assert_eq!(numbers.map(|stem| trial(stem).unwrap()), [3, 12, 1, 7, 65_534]);
         for stem in ["run-70000", "1-65535", "1-99999999999999999999"] {
@@ -505,20 +499,23 @@ mod tests {
     fn rows_outside_of_all_phases_have_a_note() {
         const SECOND_NS: u64 = 1_000_000_000;
         let sample = |second: u64| {
-            Of::FlowSample(wire::FlowSample { at_ns: second * SECOND_NS, ..Default::default() })
+            Payload::FlowSample(wire::FlowSample {
+                at_ns: second * SECOND_NS,
+                ..Default::default()
+            })
         };
         let interval = |end: u64| {
             let at_ns = end * SECOND_NS;
-            Of::Interval(wire::Interval { at_ns, seconds: 2.0, ..Default::default() })
+            Payload::Interval(wire::Interval { at_ns, seconds: 2.0, ..Default::default() })
         };
-        let probe = Of::Probe(wire::Probe { at_ns: 9 * SECOND_NS, ..Default::default() });
+        let probe = Payload::Probe(wire::Probe { at_ns: 9 * SECOND_NS, ..Default::default() });
         let event =
             |second: u64| wire::TcpEvent { at_ns: second * SECOND_NS, ..Default::default() };
-        let events = Of::TcpEvents(wire::TcpEvents { events: vec![event(12), event(20)] });
+        let events = Payload::TcpEvents(wire::TcpEvents { events: vec![event(12), event(20)] });
         // The first sample has no time.
         let mut rows = vec![sample(0), sample(10), sample(15), interval(15), interval(16)];
-        rows.extend([probe, events, Of::Flow(wire::Flow::default())]);
-        let gathered = Gathered {
+        rows.extend([probe, events, Payload::Flow(wire::Flow::default())]);
+        let gathered = MergedFiles {
             begin_ns: 10 * SECOND_NS,
             rows: rows.into_iter().map(|row| ("node".to_owned(), row)).collect(),
             ..Default::default()

@@ -10,6 +10,7 @@ use ccbench_store::{Creation, ShardStore, check_creation};
 use serde_json::json;
 use tempfile::TempDir;
 
+use self::error::MergeUsageError;
 use super::run::{Tables, summarize_run};
 use crate::args::shard::MergeArgs;
 use crate::collect::{Collected, collect, copy_files};
@@ -20,6 +21,8 @@ use crate::file::FileError;
 use crate::readable_run::RUN_RECORD;
 use crate::runtime::block_on;
 
+pub mod error;
+
 /// Maximum number of trials that a message names.
 const NAMED_TRIALS: usize = 10;
 
@@ -29,7 +32,7 @@ const NAMED_TRIALS: usize = 10;
 /// The store cannot be read, an object is damaged or belongs to another plan, or the results cannot be written.
 pub fn run(args: &MergeArgs) -> Result<ExitCode, CliError> {
     let out = args.out.to_string_lossy();
-    let place = Place::of(&out)?;
+    let place = Place::new(&out)?;
     let Some(collected) = block_on(merge(args, place.root()))? else {
         return Ok(ExitCode::Failure);
     };
@@ -60,7 +63,7 @@ enum Place {
 }
 
 impl Place {
-    fn of(out: &str) -> Result<Self, CliError> {
+    fn new(out: &str) -> Result<Self, CliError> {
         if !ccbench_store::is_url(out) {
             return Ok(Self::Directory(out.into()));
         }
@@ -68,7 +71,7 @@ impl Place {
         ccbench_store::open(out)?;
         let dir = tempfile::Builder::new().prefix("ccbench-merge-").tempdir();
         let root = std::env::temp_dir();
-        Ok(Self::Bucket(dir.map_err(FileError::of("create a directory in", &root))?))
+        Ok(Self::Bucket(dir.map_err(FileError::io("create a directory in", &root))?))
     }
 
     fn root(&self) -> &Path {
@@ -98,16 +101,12 @@ impl Copied {
 async fn merge(args: &MergeArgs, root: &Path) -> Result<Option<Copied>, CliError> {
     let location = &args.shards;
     if !ccbench_store::is_url(location) && !Path::new(location).is_dir() {
-        return Err(CliError::Usage(format!(
-            "{location} is not a directory; give the DIR of `ccbench run PLAN --shard I/N --out DIR`, or its URL"
-        )));
+        return Err(MergeUsageError::NotADirectory { location: location.clone() }.into());
     }
     let store = ccbench_store::open(location)?;
     let store = &*store;
     if !store.exists(PLAN_KEY).await? {
-        return Err(CliError::Usage(format!(
-            "{location} has no shards; `ccbench run PLAN --shard I/N --out {location}` puts them there"
-        )));
+        return Err(MergeUsageError::NoShards { location: location.clone() }.into());
     }
     let Collected { merge, .. } = collect(store, Staging::new(root)?).await?;
     let missing = merge.missing();
@@ -133,12 +132,12 @@ async fn publish(dir: &Path, url: &str) -> Result<(), CliError> {
     let store = &*store;
     let content = |name: &str| {
         let path = dir.join(name);
-        std::fs::read(&path).map_err(FileError::of("read", &path))
+        std::fs::read(&path).map_err(FileError::io("read", &path))
     };
     let (record, journal) = (content(RUN_RECORD)?, content(JOURNAL)?);
     match store.read(JOURNAL).await? {
         Some(found) if found == journal => return Ok(()),
-        Some(_) => return Err(other_run(store)),
+        Some(_) => return Err(other_run(store).into()),
         None => check_creation(store, &probe_key(dir)).await?,
     }
     create(store, RUN_RECORD, record).await?;
@@ -162,19 +161,16 @@ async fn create(store: &dyn ShardStore, key: &str, content: Vec<u8>) -> Result<(
     let is_first = store.create(key, content.clone()).await? == Creation::New;
     // The answer to an earlier request may have been lost.
     let is_own = is_first || store.read(key).await?.is_some_and(|found| found == content);
-    if is_own { Ok(()) } else { Err(other_run(store)) }
+    if is_own { Ok(()) } else { Err(other_run(store).into()) }
 }
 
-fn other_run(store: &dyn ShardStore) -> CliError {
-    let url = store.location();
-    CliError::Usage(format!(
-        "{url} already has another run; give another place (--out), or remove that run"
-    ))
+fn other_run(store: &dyn ShardStore) -> MergeUsageError {
+    MergeUsageError::OtherRun { url: store.location().to_owned() }
 }
 
 /// Returns every file below a folder of `root`, with its path relative to `root`.
 fn files_below(root: &Path, folder: &Path) -> Result<Vec<(String, PathBuf)>, FileError> {
-    let failed = FileError::of("list", folder);
+    let failed = FileError::io("list", folder);
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(&failed)? {
         let path = entry.map_err(&failed)?.path();
@@ -233,7 +229,7 @@ mod tests {
 
     #[test]
     fn two_commands_test_a_bucket_with_objects_of_their_own() {
-        let [one, other] = [(), ()].map(|()| Place::of("s3://results").unwrap());
+        let [one, other] = [(), ()].map(|()| Place::new("s3://results").unwrap());
         let key = |place: &Place| probe_key(&place.root().join("sweep-1"));
         assert!(key(&one).starts_with("probes/ccbench-merge-"), "{}", key(&one));
         assert_ne!(key(&one), key(&other));

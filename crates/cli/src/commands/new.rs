@@ -1,7 +1,8 @@
 //! `ccbench new`: writes a first plan from the answers to five questions.
 
 use std::collections::BTreeMap;
-use std::fmt::{Display, Write as _};
+use std::error::Error;
+use std::fmt::Write as _;
 use std::io::{BufRead, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::str::FromStr;
@@ -9,6 +10,7 @@ use std::str::FromStr;
 use ccbench_proto::cc;
 use ccbench_proto::units::{Limit, Micros, Rate};
 
+use self::error::NewError;
 use crate::args::new::{CcNames, NewArgs, NewCc, QueueKind};
 use crate::commands::check::size;
 use crate::console::{message, print};
@@ -16,6 +18,8 @@ use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::file::FileError;
 use crate::plan_source::PlanSource;
+
+pub mod error;
 
 const DEFAULT_RATE: &str = "100mbit";
 const DEFAULT_RTT: &str = "20ms";
@@ -33,21 +37,20 @@ const MIN_PHASE_S: f64 = 10.0;
 pub fn run(args: NewArgs) -> Result<ExitCode, CliError> {
     let path = args.plan.clone();
     if path.exists() {
-        let reason = "already exists, and `ccbench new` overwrites nothing; give another file";
-        return Err(CliError::Usage(format!("{} {reason}", path.display())));
+        return Err(NewError::Exists(path).into());
     }
     let has_no_answers = has_no_answers(&args);
     let can_ask = std::io::stdin().is_terminal();
     let mut answers = if has_no_answers && can_ask {
         Answers::ask(&mut std::io::stdin().lock())?
     } else {
-        Answers::of(args)?
+        Answers::from_args(args)?
     };
     answers.files_for(&path)?;
     let text = answers.plan(&plan_name(&path));
     // Checks the plan before writing it, because the answers may contradict each other.
     let plan = PlanSource::embedded(&path.to_string_lossy(), &text, &[]).load(&[])?.plan;
-    let failed = FileError::of("write", &path);
+    let failed = FileError::io("write", &path);
     let mut file = std::fs::File::create_new(&path).map_err(&failed)?;
     file.write_all(text.as_bytes()).map_err(&failed)?;
     print(&format!(
@@ -82,17 +85,14 @@ struct Answers {
 }
 
 impl Answers {
-    fn of(args: NewArgs) -> Result<Self, CliError> {
+    fn from_args(args: NewArgs) -> Result<Self, NewError> {
         let queue = args.queue.map_or_else(|| parsed(DEFAULT_QUEUE), Ok)?;
         let buffer = match (queue.is_fifo(), args.buffer) {
             (true, Some(limit)) => Some(limit),
             (true, None) => Some(parsed(DEFAULT_BUFFER)?),
             (false, None) => None,
             (false, Some(_)) => {
-                return Err(CliError::Usage(format!(
-                    "--buffer sets the limit of a FIFO, but {} keeps the kernel's limit; leave out --buffer, or use --queue bfifo",
-                    queue.name()
-                )));
+                return Err(NewError::NoFifo { queue: queue.name() });
             }
         };
         Ok(Self {
@@ -104,7 +104,7 @@ impl Answers {
         })
     }
 
-    fn ask(input: &mut impl BufRead) -> Result<Self, CliError> {
+    fn ask(input: &mut impl BufRead) -> Result<Self, NewError> {
         let kinds: Vec<&str> = QueueKind::all().map(QueueKind::name).collect();
         let rate = ask(input, "Rate of the bottleneck", DEFAULT_RATE)?;
         let rtt = ask(input, "Round-trip time without a queue", DEFAULT_RTT)?;
@@ -119,13 +119,12 @@ impl Answers {
     }
 
     /// Converts paths of files, which are given relative to the working directory but read relative to the plan.
-    fn files_for(&mut self, plan: &Path) -> Result<(), CliError> {
+    fn files_for(&mut self, plan: &Path) -> Result<(), NewError> {
         if plan.parent().is_none_or(|folder| folder.as_os_str().is_empty()) {
             return Ok(());
         }
         for (_, file) in self.ccs.iter_mut().filter_map(|cc| cc.file.as_mut()) {
-            let absolute = std::path::absolute(&*file);
-            *file = absolute.map_err(|source| CliError::Runtime { op: "find a file", source })?;
+            *file = std::path::absolute(&*file).map_err(NewError::WorkingDirectory)?;
         }
         Ok(())
     }
@@ -254,21 +253,22 @@ fn plan_name(path: &Path) -> String {
 }
 
 /// Parses one of the defaults above.
-fn parsed<T: FromStr<Err: Display>>(text: &str) -> Result<T, CliError> {
-    text.parse().map_err(|error| CliError::Usage(format!("{text}: {error}")))
+fn parsed<T: FromStr<Err: Error + Send + Sync + 'static>>(
+    text: &'static str,
+) -> Result<T, NewError> {
+    text.parse().map_err(|error: T::Err| NewError::Default { text, source: error.into() })
 }
 
 /// Asks until the answer is valid. An empty answer and the end of the input mean the default.
-fn ask<T: FromStr<Err: Display>>(
+fn ask<T: FromStr<Err: Error + Send + Sync + 'static>>(
     input: &mut impl BufRead,
     question: &str,
-    default: &str,
-) -> Result<T, CliError> {
+    default: &'static str,
+) -> Result<T, NewError> {
     loop {
         print(&format!("{question} [{default}]: "));
         let mut line = String::new();
-        let read = input.read_line(&mut line);
-        read.map_err(|source| CliError::Runtime { op: "read the answer", source })?;
+        input.read_line(&mut line).map_err(NewError::Input)?;
         let answer = line.trim();
         if answer.is_empty() {
             return parsed(default);
@@ -318,7 +318,7 @@ mod tests {
                             if !buffer.is_empty() {
                                 words.extend(["--buffer", buffer]);
                             }
-                            let plan = checked(&Answers::of(args(&words)).unwrap());
+                            let plan = checked(&Answers::from_args(args(&words)).unwrap());
                             let groups = cc.split(',').count();
                             assert_eq!(plan.plan().flows.len(), groups, "{words:?}");
                             assert_eq!(plan.plan().phases.len(), groups.min(2), "{words:?}");
@@ -333,12 +333,12 @@ mod tests {
 
     #[test]
     fn competing_flows_start_together_and_settle_before_they_are_measured() {
-        let plan = checked(&Answers::of(args(&["--cc", "cubic,bbr,reno"])).unwrap());
+        let plan = checked(&Answers::from_args(args(&["--cc", "cubic,bbr,reno"])).unwrap());
         let phases = &plan.plan().phases;
         let measured: Vec<bool> = phases.iter().map(|phase| phase.measure).collect();
         assert_eq!(measured, [false, true]);
         assert!(phases.iter().all(|phase| phase.flows.len() == 3), "{phases:?}");
-        let one = checked(&Answers::of(args(&["--cc", "cubic"])).unwrap());
+        let one = checked(&Answers::from_args(args(&["--cc", "cubic"])).unwrap());
         assert!(one.plan().phases[0].measure);
     }
 
@@ -351,16 +351,18 @@ mod tests {
 
     #[test]
     fn ccbenchs_own_congestion_controls_are_loaded() {
-        let answers = Answers::of(args(&["--cc", "bbr3,cubic,bbr3,vegas"])).unwrap();
+        let answers = Answers::from_args(args(&["--cc", "bbr3,cubic,bbr3,vegas"])).unwrap();
         let loaded: Vec<String> = checked(&answers).plan().cc.keys().cloned().collect();
         assert_eq!(loaded, ["bbr3"]);
     }
 
     #[test]
     fn files_are_congestion_controls_of_the_users_own() {
-        let mut answers =
-            Answers::of(args(&["--cc", "tcp_mine.bpf.o,cubic,out/tcp_it.v2.ko,tcp_mine.bpf.o"]))
-                .unwrap();
+        let mut answers = Answers::from_args(args(&[
+            "--cc",
+            "tcp_mine.bpf.o,cubic,out/tcp_it.v2.ko,tcp_mine.bpf.o",
+        ]))
+        .unwrap();
         let text = answers.plan("mine");
         let files = check::cc_files(&text, &[]);
         assert_eq!(files, ["out/tcp_it.v2.ko", "tcp_mine.bpf.o"].map(str::to_owned).into());
@@ -376,13 +378,13 @@ mod tests {
         assert!(files.iter().all(|file| Path::new(file).is_absolute()), "{files:?}");
         // Rust escapes a combining character in a way that TOML does not.
         let accent = "e\u{301}/tcp_it.ko";
-        let text = Answers::of(args(&["--cc", accent])).unwrap().plan("mine");
+        let text = Answers::from_args(args(&["--cc", accent])).unwrap().plan("mine");
         assert_eq!(check::cc_files(&text, &[]), [accent.to_owned()].into(), "{text}");
     }
 
     #[test]
     fn the_claim_in_the_comments_is_valid() {
-        let answers = Answers::of(args(&[])).unwrap();
+        let answers = Answers::from_args(args(&[])).unwrap();
         let text = answers.plan("mine");
         let (plan, claim) = text.split_once("# [[expect]]").unwrap();
         let claim: Vec<&str> = claim.lines().map(|line| line.trim_start_matches("# ")).collect();
@@ -396,14 +398,14 @@ mod tests {
         let mut input = "fast\n1gbit\n\ncodel\nreno, bbr\n".as_bytes();
         let asked = Answers::ask(&mut input).unwrap();
         let words = ["--rate", "1gbit", "--queue", "codel", "--cc", "reno,bbr"];
-        assert_eq!(asked, Answers::of(args(&words)).unwrap());
+        assert_eq!(asked, Answers::from_args(args(&words)).unwrap());
         let nothing = Answers::ask(&mut "".as_bytes()).unwrap();
-        assert_eq!(nothing, Answers::of(args(&[])).unwrap());
+        assert_eq!(nothing, Answers::from_args(args(&[])).unwrap());
     }
 
     #[test]
     fn contradictions_and_unknown_names_are_refused() {
-        let both = Answers::of(args(&["--queue", "codel", "--buffer", "1bdp"]));
+        let both = Answers::from_args(args(&["--queue", "codel", "--buffer", "1bdp"]));
         assert!(both.unwrap_err().to_string().contains("--queue bfifo"));
         let ccs = ["cubic,,bbr", "a b", "a/x.o,b/x.o", "x,x.ko", "x.so/", "x.bpf.c"];
         let ccs = ccs.map(|ccs| ["--cc", ccs]);
@@ -421,7 +423,7 @@ mod tests {
         assert_eq!(new().unwrap(), ExitCode::Success);
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.contains("name   = \"my-first-plan\""), "{text}");
-        assert!(matches!(new(), Err(CliError::Usage(_))));
+        assert!(matches!(new(), Err(CliError::New(NewError::Exists(found))) if found == path));
         assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
     }
 }

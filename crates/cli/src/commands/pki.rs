@@ -44,7 +44,7 @@ pub fn run(command: &PkiCommand) -> Result<ExitCode, CliError> {
             ));
         }
         PkiCommand::Serve { dir, listen } => {
-            block_on(async { Ok(pki::serve(dir, *listen).await?) })?;
+            block_on(async { Ok::<_, CliError>(pki::serve(dir, *listen).await?) })?;
         }
         PkiCommand::Controller { dir, name, scope, days } => {
             controller(dir, name, scope, *days)?;

@@ -7,17 +7,26 @@ use comfy_table::{ContentArrangement, Table};
 
 use crate::args::PlanCommand;
 use crate::console::{print, print_json, terminal_width};
-use crate::error::CliError;
 use crate::exit::ExitCode;
 
 /// The manual, which explains the tables whose keys the author chooses.
 const MANUAL: &str = include_str!("../../../../docs/plan.md");
 
+/// A plan has no such table.
+#[derive(Debug, thiserror::Error)]
+#[error("a plan has no table `{table}`{hint} (it has {})", titles.join(", "))]
+pub struct UnknownTable {
+    table: String,
+    /// "; did you mean `NAME`?", or empty.
+    hint: String,
+    titles: Vec<String>,
+}
+
 /// Runs one of the sub-commands.
 ///
 /// # Errors
 /// There is no such table.
-pub fn run(command: &PlanCommand) -> Result<ExitCode, CliError> {
+pub fn run(command: &PlanCommand) -> Result<ExitCode, UnknownTable> {
     match command {
         PlanCommand::Schema => print_json(&format_args!("{:#}", schema())),
         PlanCommand::Reference { markdown: true, .. } => print(&reference::markdown()),
@@ -26,7 +35,7 @@ pub fn run(command: &PlanCommand) -> Result<ExitCode, CliError> {
             let texts = texts(&all, table.as_deref(), terminal_width());
             if texts.is_empty() {
                 let table = table.as_deref().unwrap_or_default();
-                return Err(CliError::Usage(unknown(table, &all)));
+                return Err(unknown(table, &all));
             }
             print(&texts.join("\n"));
         }
@@ -70,19 +79,15 @@ fn manual(table: &str) -> Option<&'static str> {
     Some(section.find("\n## ").map_or(section, |end| &section[..end]).trim_end())
 }
 
-fn unknown(table: &str, all: &[Section]) -> String {
+fn unknown(table: &str, all: &[Section]) -> UnknownTable {
     let free = keys_without_section(all).filter(|(_, key)| key.value.starts_with("table"));
-    let free: Vec<String> = free.map(|(_, key)| format!("[{}]", key.name)).collect();
-    let titles: Vec<&str> = all
-        .iter()
-        .filter(|s| s.kind.is_none())
-        .map(|s| s.title.as_str())
-        .chain(free.iter().map(String::as_str))
-        .collect();
+    let free = free.map(|(_, key)| format!("[{}]", key.name));
+    let titles = all.iter().filter(|s| s.kind.is_none()).map(|s| s.title.clone());
+    let titles: Vec<String> = titles.chain(free).collect();
     let bare: Vec<String> =
         titles.iter().map(|title| title.replace(['[', ']'], "").replace(".NAME", "")).collect();
-    let near = near(table, &bare.iter().map(String::as_str).collect::<Vec<_>>());
-    format!("a plan has no table `{table}`{near} (it has {})", titles.join(", "))
+    let hint = near(table, &bare.iter().map(String::as_str).collect::<Vec<_>>());
+    UnknownTable { table: table.to_owned(), hint, titles }
 }
 
 fn text(section: &Section, width: u16) -> String {
@@ -131,7 +136,7 @@ mod tests {
             assert!(!found[0].contains("## `[design]`"), "only its section");
         }
         assert!(texts(&all, Some("matrx"), 120).is_empty());
-        let why = unknown("matrx", &all);
+        let why = unknown("matrx", &all).to_string();
         assert!(why.contains("did you mean `matrix`") && why.contains("[wires]"), "{why}");
     }
 }

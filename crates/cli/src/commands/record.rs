@@ -13,6 +13,7 @@ use ccbench_results::trace::plot::rate_text;
 use ccbench_results::trace::recorded::{Recording, Rows, Stream};
 use ccbench_results::write_bytes;
 
+use self::error::RecordUsageError;
 use crate::args::record::RecordArgs;
 use crate::args::{RunArgs, RunOptions};
 use crate::commands::run::{self, Tables};
@@ -22,6 +23,8 @@ use crate::exit::ExitCode;
 use crate::interrupt::EndsProcess;
 use crate::plan_source::PlanSource;
 use crate::runtime::block_on;
+
+pub mod error;
 
 /// Time before the streams start, to measure the delay of the idle path.
 const IDLE: Micros = Micros::from_secs(2);
@@ -42,15 +45,12 @@ pub fn run(args: RecordArgs) -> Result<ExitCode, CliError> {
     check_times(&args)?;
     let (path, plan, ends) = base(&args)?;
     let plan = recording_plan(plan, [&ends[0], &ends[1]], &args);
-    let (checked, _) = check::check_with(plan, TraceFiles::new()).map_err(|problems| {
-        let problems =
-            problems.iter().map(|problem| format!("{}: {}", problem.path, problem.reason));
-        CliError::Usage(problems.collect::<Vec<_>>().join("\n"))
-    })?;
+    let (checked, _) =
+        check::check_with(plan, TraceFiles::new()).map_err(RecordUsageError::Plan)?;
     let text = resolve::to_toml(&checked);
     let source = PlanSource::embedded(&path.to_string_lossy(), &text, &[]).with_files_beside();
     let stream = stream(&args);
-    let (output, args) = (args.output, RunArgs::of(args.options));
+    let (output, args) = (args.output, RunArgs::from_options(args.options));
     let completed = block_on(run::run_plan(&args, source))?;
     let dir = completed.path().to_path_buf();
     let code = run::conclude(&args, completed, Tables::Claims)?.exit_code;
@@ -62,17 +62,14 @@ pub fn run(args: RecordArgs) -> Result<ExitCode, CliError> {
 }
 
 /// Checks that the times are whole intervals, so that rows begin with the phases.
-fn check_times(args: &RecordArgs) -> Result<(), CliError> {
+fn check_times(args: &RecordArgs) -> Result<(), RecordUsageError> {
     let every = args.every.get();
     let is_whole = |time: Micros| every > 0 && time.get().is_multiple_of(every);
     if args.options.quick {
-        return Err(CliError::Usage("--quick is for plans; use a shorter --length".to_owned()));
+        return Err(RecordUsageError::Quick);
     }
     if !is_whole(FILL) || !is_whole(args.length) || args.length.get() == 0 {
-        return Err(CliError::Usage(format!(
-            "--every {} must divide 1s and --length {}: use 10ms, 20ms, 50ms, 100ms, 200ms, 500ms or 1s",
-            args.every, args.length
-        )));
+        return Err(RecordUsageError::Every { every: args.every, length: args.length });
     }
     Ok(())
 }
@@ -88,9 +85,7 @@ fn base(args: &RecordArgs) -> Result<(PathBuf, Plan, [String; 2]), CliError> {
     let (Some(peer), Some(peer_address), Some(here_address)) =
         (&args.peer, args.peer_address, args.here_address)
     else {
-        let why =
-            "give a plan with --from and --to, or --peer with --peer-address and --here-address";
-        return Err(CliError::Usage(why.to_owned()));
+        return Err(RecordUsageError::NoEnds.into());
     };
     let node = |agent: &String, address| Node {
         agent: Some(agent.clone()),
@@ -142,7 +137,7 @@ fn write(dir: &Path, stream: &Stream, output: &Path) -> Result<ExitCode, CliErro
         let recording = rows.recording(direction, stream, delay_ns)?;
         let file = named(output, direction);
         let text = trace::write(&Trace::Steps(recording.trace.clone()), Format::Ccbench)
-            .map_err(|why| CliError::Usage(format!("cannot write {}: {why}", file.display())))?;
+            .map_err(|source| RecordUsageError::Format { path: file.clone(), source })?;
         write_bytes(text.as_bytes(), &file)?;
         print(&format!("{}\n", describe(direction, &recording, &file)));
     }

@@ -18,8 +18,10 @@ use crate::plan_source::{PlanSource, PlanSourceError};
 use crate::runtime::block_on;
 
 mod catalog;
+pub mod error;
 
 use catalog::{CATALOG, Entry};
+use error::ReproduceUsageError;
 
 /// Lists the experiments, or runs one.
 ///
@@ -164,7 +166,7 @@ fn run_args(args: ReproduceArgs) -> RunArgs {
         ));
         options.lab = true;
     }
-    RunArgs { sets, ..RunArgs::of(options) }
+    RunArgs { sets, ..RunArgs::from_options(options) }
 }
 
 /// Returns the experiments of all documents.
@@ -173,7 +175,7 @@ fn entries() -> impl Iterator<Item = &'static Entry> {
 }
 
 /// Finds an experiment, or the experiments of a document that has a name. Ignores case and treats `-` and `_` as equal.
-fn find(name: &str) -> Result<Vec<&'static Entry>, CliError> {
+fn find(name: &str) -> Result<Vec<&'static Entry>, ReproduceUsageError> {
     let plain = |name: &str| name.to_lowercase().replace('-', "_");
     let of_document = CATALOG.iter().find(|d| d.name.is_some_and(|d| plain(d) == plain(name)));
     if let Some(document) = of_document {
@@ -182,17 +184,14 @@ fn find(name: &str) -> Result<Vec<&'static Entry>, CliError> {
     let found = entries().find(|entry| plain(entry.name) == plain(name));
     found.map(|entry| vec![entry]).ok_or_else(|| {
         let documents = CATALOG.iter().filter_map(|document| document.name);
-        let names: Vec<&str> = entries().map(|entry| entry.name).chain(documents).collect();
+        let names: Vec<&'static str> = entries().map(|entry| entry.name).chain(documents).collect();
         let numbered =
             names.iter().find(|known| without_zeros(known) == without_zeros(&plain(name)));
         let hint = match numbered {
             Some(known) => format!("; did you mean `{known}`?"),
             None => near(&plain(name), &names),
         };
-        CliError::Usage(format!(
-            "there is no experiment `{name}`{hint} (available: {})",
-            names.join(", ")
-        ))
+        ReproduceUsageError::Unknown { name: name.to_owned(), hint, known: names }
     })
 }
 
@@ -246,11 +245,10 @@ fn write(entries: &[&Entry], dir: &Path) -> Result<ExitCode, CliError> {
         files.extend(entry.files.iter().map(|(name, bytes)| (dir.join(name), *bytes)));
     }
     if let Some((path, _)) = files.iter().find(|(path, _)| path.exists()) {
-        let reason = "already exists; choose another directory for --write, or remove it";
-        return Err(CliError::Usage(format!("{} {reason}", path.display())));
+        return Err(ReproduceUsageError::Exists(path.clone()).into());
     }
     for (path, bytes) in files {
-        let failed = FileError::of("write", &path);
+        let failed = FileError::io("write", &path);
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent).map_err(&failed)?;
         }

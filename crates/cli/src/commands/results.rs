@@ -9,6 +9,7 @@ use ccbench_results::model::TrialFilter;
 use ccbench_results::summarize::RunSummary;
 use ccbench_results::{export, figure, report, six_columns, table, verify, write_bytes};
 
+use self::error::CompareUsageError;
 use crate::args::export::ExportCommand;
 use crate::args::index::IndexArgs;
 use crate::args::{CompareArgs, PlotArgs, ReportArgs, SummarizeArgs, VerifyArgs};
@@ -19,6 +20,8 @@ use crate::exit::ExitCode;
 use crate::plan_source::PlanSource;
 use crate::progress::ReadingProgress;
 use crate::readable_run::{ReadableRun, verify_at};
+
+pub mod error;
 
 /// Returns the summary of a run, judged by the claims of the plan `expect` if given.
 fn summary_of(
@@ -209,10 +212,7 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode, CliError> {
     let paths = [&args.csv, &args.claims_csv].into_iter().flatten();
     let on_stdout = paths.filter(|path| is_stdout(path)).count();
     if on_stdout > 1 {
-        return Err(CliError::Usage(
-            "--csv - and --claims-csv - are both for standard output; write one of them to a file"
-                .to_owned(),
-        ));
+        return Err(CompareUsageError::TwoOnStdout.into());
     }
     let one = ReadableRun::open(&args.a)?;
     let other = args.b.as_deref().map(ReadableRun::open).transpose()?;
@@ -220,7 +220,7 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode, CliError> {
     let with = match (other, &args.by) {
         (Some(other), _) => Comparison::Run(other),
         (None, Some((factor, one, other))) => Comparison::Levels(factor, one, other),
-        (None, None) => return Err(CliError::Usage("give a second run, or --by".to_owned())),
+        (None, None) => return Err(CompareUsageError::NothingToCompare.into()),
     };
     let filter = TrialFilter { include_failed: args.include_failed, ..<_>::default() };
     let tolerances = args.tolerances.iter().map(|tolerance| &tolerance.metric);
@@ -268,7 +268,7 @@ pub fn plot(args: PlotArgs) -> Result<ExitCode, CliError> {
     warn_about_renamed(&args.metrics);
     let request = figure::Request {
         kind: args.kind,
-        wheres: args.wheres,
+        filters: args.filters,
         metrics: args.metrics,
         x: args.x,
         y: args.y,

@@ -14,6 +14,7 @@ use ccbench_results::summarize::{RunSummary, summarize};
 use ccbench_results::{report, table};
 use tracing::info;
 
+use self::error::RunUsageError;
 use crate::args::{RunArgs, RunOptions};
 use crate::backend::choice::{self, BackendChoice};
 use crate::backend::error::BackendError;
@@ -30,12 +31,13 @@ use crate::plan_source::{LoadedPlan, PlanSource};
 use crate::progress::Progress;
 use crate::repetition::Repetition;
 use crate::runner::TrialQueue;
-use crate::runtime::{block_on, blocking};
+use crate::runtime::{RuntimeError, block_on, blocking};
 use crate::shard::ShardRun;
 use crate::simulator::Simulator;
 use crate::testbed::Testbed;
 use crate::view::{ViewError, Views, absolute};
 
+pub mod error;
 mod shard;
 
 /// Runs the command.
@@ -80,32 +82,21 @@ impl CompletedRun {
     }
 }
 
-/// What a user can do who wants to add repetitions to a run.
-const MORE_REPETITIONS: &str =
-    "For more repetitions, start a new run: ccbench run PLAN --set repeat=N";
-
 /// Reads the plan of the command line, or of the results directory to resume.
 ///
 /// # Errors
 /// The plan cannot be read.
 fn plan_source(args: &RunArgs) -> Result<PlanSource, CliError> {
     match (&args.resume, &args.plan) {
-        (Some(_), _) if args.options.quick => Err(CliError::Usage(
-            "--quick changes the plan, but --resume continues the plan that was run; leave out --quick".into(),
-        )),
-        (Some(_), Some(plan)) => Err(CliError::Usage(format!(
-            "--resume continues the plan that was run, of which the directory has a copy; leave out {}. {MORE_REPETITIONS}",
-            plan.display()
-        ))),
-        (Some(_), None) if !args.sets.is_empty() => Err(CliError::Usage(format!(
-            "--set changes the plan, but --resume continues the plan that was run; leave out --set. {MORE_REPETITIONS}"
-        ))),
+        (Some(_), _) if args.options.quick => Err(RunUsageError::QuickWithResume.into()),
+        (Some(_), Some(plan)) => Err(RunUsageError::PlanWithResume(plan.clone()).into()),
+        (Some(_), None) if !args.sets.is_empty() => Err(RunUsageError::SetWithResume.into()),
         (Some(dir), None) => {
             RunDir::open(dir)?;
             Ok(PlanSource::read(&dir.join("plan.resolved.toml"))?)
         }
         (None, Some(plan)) => Ok(PlanSource::read(plan)?),
-        (None, None) => Err(CliError::Usage("give a plan, or --resume DIR".into())),
+        (None, None) => Err(RunUsageError::NothingToRun.into()),
     }
 }
 
@@ -145,13 +136,13 @@ fn prepare(args: &RunArgs, source: PlanSource) -> Result<Prepared, CliError> {
     let tls = options.tls.clone();
     let of_run = ExperimentOptions { rootless, tls, keep_going, await_nodes, await_reboot };
     let experiment = Experiment::new(loaded, of_run);
-    let choice = BackendChoice::of(&options, &experiment, images)?;
+    let choice = BackendChoice::new(&options, &experiment, images)?;
     Ok(Prepared { experiment, text, sets, choice, engine_note })
 }
 
 /// Catches signals.
-fn interrupt() -> Result<Interrupt, CliError> {
-    Interrupt::on_signals().map_err(|source| CliError::Runtime { op: "catch signals", source })
+fn interrupt() -> Result<Interrupt, RuntimeError> {
+    Interrupt::on_signals().map_err(RuntimeError::Signals)
 }
 
 /// Runs the trials that the results directory does not hold yet.
@@ -163,9 +154,7 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
     Views::check(args.options.view, args.options.json)?;
     let out = args.options.out.to_string_lossy();
     if ccbench_store::is_url(&out) {
-        return Err(CliError::Usage(format!(
-            "--out {out}: only shards are put into a bucket; add --shard 1/1, then make a run of them with `ccbench merge {out}`"
-        )));
+        return Err(RunUsageError::Bucket(out.into_owned()).into());
     }
     let Prepared { experiment, text, sets, choice, engine_note } = prepare(args, source)?;
     let mut earlier = None;
@@ -232,7 +221,7 @@ async fn remaining_trials(
     earlier: Option<&Repetition>,
 ) -> Result<(Vec<ScheduledTrial>, Repetition), ccbench_results::Error> {
     let remaining = experiment.remaining(dir, retry_failed);
-    let repetition = Repetition::of(experiment, dir, &remaining, earlier).await?;
+    let repetition = Repetition::new(experiment, dir, &remaining, earlier).await?;
     Ok((repetition.needed(remaining), repetition))
 }
 

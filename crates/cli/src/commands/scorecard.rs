@@ -5,6 +5,7 @@ use std::path::Path;
 use ccbench_results::scorecard::{BASELINE, NAME_PREFIX};
 use ccbench_results::store::RunDir;
 
+use self::error::ScorecardUsageError;
 use crate::args::RunArgs;
 use crate::args::new::NewCc;
 use crate::args::scorecard::ScorecardArgs;
@@ -16,6 +17,8 @@ use crate::exit::ExitCode;
 use crate::plan_source::PlanSource;
 use crate::runtime::block_on;
 use crate::trace_files::Embedded;
+
+pub mod error;
 
 /// Embeds a file below `plans/scorecard`.
 macro_rules! embedded_file {
@@ -53,9 +56,7 @@ pub fn run(args: ScorecardArgs) -> Result<ExitCode, CliError> {
     let (source, sets) = match (&resume, &cc) {
         (Some(dir), _) => (resumed(dir)?, Vec::new()),
         (None, Some(cc)) => (embedded(), overrides(cc, &sets)?),
-        (None, None) => {
-            return Err(CliError::Usage("give a congestion control, or --resume DIR".to_owned()));
-        }
+        (None, None) => return Err(ScorecardUsageError::NothingToRun.into()),
     };
     let source = source.for_backend(options.lab, options.sim);
     let source = source.with_reason_at(TESTED_LEVEL, same_as_baseline());
@@ -63,7 +64,7 @@ pub fn run(args: ScorecardArgs) -> Result<ExitCode, CliError> {
         let plan = source.load_quietly(&source.sets(&sets, options.quick)?)?;
         print(&format!("{cc}: the criteria of RFC 9743, beside {BASELINE}\n{}\n", size(&plan)));
     }
-    let args = RunArgs { sets, resume, ..RunArgs::of(options) };
+    let args = RunArgs { sets, resume, ..RunArgs::from_options(options) };
     let completed = block_on(run::run_plan(&args, source))?;
     Ok(run::conclude(&args, completed, Tables::Scorecard)?.exit_code)
 }
@@ -85,16 +86,14 @@ fn resumed(dir: &Path) -> Result<PlanSource, CliError> {
     let run = RunDir::open(dir)?;
     let is_scorecard = run.plan().is_some_and(|plan| plan.plan().name.starts_with(NAME_PREFIX));
     if !is_scorecard {
-        let why = "is not a run of `ccbench scorecard`; continue it with `ccbench run --resume`";
-        return Err(CliError::Usage(format!("{} {why}", dir.display())));
+        return Err(ScorecardUsageError::OtherPlan(dir.to_owned()).into());
     }
     Ok(PlanSource::read(&dir.join("plan.resolved.toml"))?)
 }
 
 /// Returns the overrides for the congestion control under test, followed by those of the command line.
-fn overrides(cc: &str, sets: &[String]) -> Result<Vec<String>, CliError> {
-    let parsed = cc.parse::<NewCc>().map_err(|error| CliError::Usage(error.to_string()))?;
-    let NewCc { name: cc, file } = parsed;
+fn overrides(cc: &str, sets: &[String]) -> Result<Vec<String>, ScorecardUsageError> {
+    let NewCc { name: cc, file } = cc.parse::<NewCc>()?;
     let own = format!("cc.{cc}.");
     let is_file = |set: &String| set.strip_prefix(&own).is_some_and(|key| key.starts_with("file="));
     // A file already contains the algorithm.

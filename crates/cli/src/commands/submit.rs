@@ -12,6 +12,7 @@ use ccbench_proto::{resolve, schedule};
 use ccbench_results::shard::{COMMITS, PLAN_KEY, trial_of_key};
 use ccbench_store::ShardStore;
 
+use self::error::SubmitError;
 use super::merge;
 use crate::args::RunOptions;
 use crate::args::shard::MergeArgs;
@@ -22,15 +23,16 @@ use crate::cluster::{
     Job, JobKind, QueueState, has_no_configuration, is_outage, is_unreachable, queue_state,
     shards_left, submitted_job, time_limit,
 };
-use crate::collect::rules_after;
 use crate::console::{message, print, print_json};
 use crate::error::CliError;
 use crate::exit::ExitCode;
-use crate::file::FileError;
+use crate::file::{FileError, is_missing};
 use crate::lab::engine;
 use crate::plan_source::{LoadedPlan, PlanSource};
 use crate::runtime::block_on;
-use crate::shard::ShardRunError;
+use crate::shard::{ShardRunError, rules_after};
+
+pub mod error;
 
 /// Default number of shards.
 const SHARDS: u32 = 8;
@@ -51,11 +53,7 @@ pub fn run(args: SubmitArgs) -> Result<ExitCode, CliError> {
     let job = job(&args, &plan)?;
     if args.hyperqueue {
         if job.shares_nodes && job.shards > 1 {
-            return Err(CliError::Usage(
-                "--hyperqueue: all shards use the agents of the plan, and HyperQueue runs them at the same time; add --shards 1, or use \
-                 --slurm"
-                    .to_owned(),
-            ));
+            return Err(SubmitError::SharedAgents.into());
         }
         print(&format!("{}\n", job.hyperqueue_command()));
         return Ok(ExitCode::Success);
@@ -63,16 +61,10 @@ pub fn run(args: SubmitArgs) -> Result<ExitCode, CliError> {
     if let Some(image) = &args.image {
         let out = args.options.out.to_string_lossy();
         if !traces.is_empty() || !ccs.is_empty() || !ccbench_store::is_url(&out) {
-            return Err(CliError::Usage(
-                "--kubernetes: pods can read only the plan and a bucket; leave out traces and files of congestion controls, and give \
-                 --out s3://BUCKET/PREFIX"
-                    .to_owned(),
-            ));
+            return Err(SubmitError::FilesOfPods.into());
         }
         if job.kind == JobKind::Testbed {
-            return Err(CliError::Usage(
-                "--kubernetes: pods share machines, and trials in real time disturb each other; add --sim or --lab".to_owned(),
-            ));
+            return Err(SubmitError::RealTimeInPods.into());
         }
         print_json(&job.kubernetes_manifest(image, &text));
         return Ok(ExitCode::Success);
@@ -125,7 +117,7 @@ fn location(options: &RunOptions) -> Result<String, CliError> {
 
 /// Returns the absolute path, because jobs start in other directories.
 fn absolute(path: &Path) -> Result<PathBuf, CliError> {
-    Ok(std::path::absolute(path).map_err(FileError::of("find", path))?)
+    Ok(std::path::absolute(path).map_err(FileError::io("find", path))?)
 }
 
 /// Returns the jobs of a plan.
@@ -144,9 +136,7 @@ fn job(args: &SubmitArgs, plan: &CheckedPlan) -> Result<Job, CliError> {
     let (program, plan_file) = if args.kubernetes {
         ("ccbench".to_owned(), "/plan/plan.toml".to_owned())
     } else {
-        let program = std::env::current_exe();
-        let program =
-            program.map_err(|source| CliError::Runtime { op: "find this program", source })?;
+        let program = std::env::current_exe().map_err(SubmitError::OwnProgram)?;
         let plan_file = absolute(&args.plan)?;
         (program.to_string_lossy().into_owned(), plan_file.to_string_lossy().into_owned())
     };
@@ -228,7 +218,7 @@ async fn submit_until_complete(
         }
         let id = submit(job, &left, &args.sbatch).await.inspect_err(|error| {
             // Without a job there are no logs. Directories that are not empty stay.
-            if !matches!(error, CliError::SchedulerLost(_)) {
+            if !matches!(error, CliError::Submit(SubmitError::MaybeSubmitted { .. })) {
                 made.iter().for_each(|dir| drop(std::fs::remove_dir(dir)));
             }
         })?;
@@ -252,8 +242,8 @@ async fn submit_until_complete(
 
 /// Creates a directory. Returns the directories that did not exist before, the deepest first.
 fn create(dir: &Path) -> Result<Vec<PathBuf>, CliError> {
-    let absent = dir.ancestors().take_while(|dir| !dir.exists()).map(Path::to_owned).collect();
-    std::fs::create_dir_all(dir).map_err(FileError::of("create", dir))?;
+    let absent = dir.ancestors().take_while(|dir| is_missing(dir)).map(Path::to_owned).collect();
+    std::fs::create_dir_all(dir).map_err(FileError::io("create", dir))?;
     Ok(absent)
 }
 
@@ -283,7 +273,7 @@ async fn record(store: &dyn ShardStore, id: &str) -> Result<(), CliError> {
     let created = store.create(&format!("{JOBS}/{id}"), id.as_bytes().to_vec()).await;
     created.map(drop).map_err(|error| {
         let (id, source) = (id.to_owned(), Box::new(ShardRunError::from(error)));
-        CliError::JobNotRecorded { id, source }
+        SubmitError::NotRecorded { id, source }.into()
     })
 }
 
@@ -324,31 +314,28 @@ enum Answer<T> {
 /// Returns the answer that a program got. Reports the beginning and the end of an outage, and returns an error if it lasts too
 /// long.
 fn answer_of<T>(
-    program: &str,
+    program: &'static str,
     answer: Answer<T>,
     outage: &mut Outage,
-) -> Result<Option<T>, CliError> {
+) -> Result<Option<T>, SubmitError> {
     let limit_min = outage::MAX_OUTAGE.as_secs() / 60;
-    let why = match answer {
+    let reason = match answer {
         Answer::Given(answer) => {
             if let Some(time) = outage.answered(clock::now()) {
                 message(format_args!("{program}: Slurm answers again after {} s", time.as_secs()));
             }
             return Ok(Some(answer));
         }
-        Answer::None(why) => why,
+        Answer::None(reason) => reason,
     };
     match outage.unanswered(clock::now()) {
         Unanswered::First => message(format_args!(
-            "{program}: {why}; trying again every {} s, for at most {limit_min} min",
+            "{program}: {reason}; trying again every {} s, for at most {limit_min} min",
             POLL.as_secs()
         )),
         Unanswered::Again => {}
         Unanswered::TooLong => {
-            return Err(CliError::Scheduler(format!(
-                "Slurm has not answered for {limit_min} min ({program}: {why}); jobs in its queue continue: repeat the command when \
-                 Slurm answers"
-            )));
+            return Err(SubmitError::Outage { limit_min, program, reason });
         }
     }
     Ok(None)
@@ -385,24 +372,18 @@ fn sbatch(script: &str, options: &[String], name: &str) -> Result<Answer<String>
         return Ok(Answer::Given(id.to_owned()));
     }
     let stderr = String::from_utf8_lossy(&stderr);
-    let why = stderr.trim();
-    if is_unreachable(why) {
-        return Ok(Answer::None(why.to_owned()));
+    let reason = stderr.trim().to_owned();
+    if is_unreachable(&reason) {
+        return Ok(Answer::None(reason));
     }
-    if has_no_configuration(why) {
-        return Err(CliError::Scheduler(format!(
-            "Slurm is not available on this machine: {why}; run this command where `sinfo` lists partitions"
-        )));
-    }
-    if is_outage(why) {
-        return Err(CliError::SchedulerLost(format!(
-            "sbatch got no answer from Slurm: {why}; the job may be in the queue: cancel it (`scancel --me --name={name}`) or wait \
-             for its end (`squeue --me --name={name}`), then repeat the command"
-        )));
-    }
-    Err(CliError::Usage(format!(
-        "sbatch refused the job: {why}; options after `--` go to sbatch, and --dry-run prints the script"
-    )))
+    let error = if has_no_configuration(&reason) {
+        SubmitError::NoSlurm { reason }
+    } else if is_outage(&reason) {
+        SubmitError::MaybeSubmitted { reason, name: name.to_owned() }
+    } else {
+        SubmitError::Refused { reason }
+    };
+    Err(error.into())
 }
 
 /// Returns the state of a job array.
@@ -421,12 +402,10 @@ fn queue(id: &str) -> Result<Answer<QueueState>, CliError> {
     if stderr.contains("Invalid job id") {
         return Ok(Answer::Given(QueueState::default()));
     }
-    let why = stderr.trim();
+    let reason = stderr.trim().to_owned();
     // Programs that get their configuration from the controller have none while it is down.
-    if is_outage(why) || has_no_configuration(why) {
-        return Ok(Answer::None(why.to_owned()));
+    if is_outage(&reason) || has_no_configuration(&reason) {
+        return Ok(Answer::None(reason));
     }
-    Err(CliError::Scheduler(format!(
-        "squeue does not print the state of job {id}: {why}; the job continues: repeat the command when `squeue --jobs {id}` works"
-    )))
+    Err(SubmitError::NoState { id: id.to_owned(), reason }.into())
 }

@@ -7,6 +7,7 @@ use ccbench_io::input;
 use ccbench_io::replace::replace;
 use ccbench_proto::manifest::{self, ReservedNode};
 
+use self::error::TestbedUsageError;
 use crate::args::testbed::{TestbedArgs, TestbedKind};
 use crate::console::print;
 use crate::error::CliError;
@@ -15,13 +16,15 @@ use crate::file::FileError;
 use crate::plan_source::{LoadedPlan, PlanSource};
 use crate::provision::{INSTALL_SCRIPT, Layout, adapted, cloudlab, containerlab, fabric, joining};
 
+pub mod error;
+
 /// Runs the command.
 ///
 /// # Errors
 /// The plan or the manifest cannot be used, or a file cannot be written.
 pub fn run(args: &TestbedArgs) -> Result<ExitCode, CliError> {
     let loaded = PlanSource::read(&args.plan)?.load(&[])?;
-    let layout = Layout::of(&loaded.plan)?;
+    let layout = Layout::from_plan(&loaded.plan)?;
     let directory = args.output.clone().unwrap_or_else(|| default_output(args));
     let reserved = args.manifest.as_ref().map(|path| reserved(args.testbed, path)).transpose()?;
     let (assigned, files) = match &reserved {
@@ -54,13 +57,13 @@ fn default_output(args: &TestbedArgs) -> PathBuf {
 
 fn reserved(testbed: TestbedKind, path: &Path) -> Result<Vec<ReservedNode>, CliError> {
     let read = input::read_to_string(path, &input::MANIFEST);
-    let text = read.map_err(FileError::of("read", path))?;
+    let text = read.map_err(FileError::io("read", path))?;
     let nodes = match testbed {
         TestbedKind::Cloudlab => manifest::cloudlab(&text),
         TestbedKind::Fabric => manifest::fabric(&text),
         TestbedKind::Containerlab => manifest::containerlab(&text),
     };
-    nodes.map_err(|source| CliError::Manifest { path: path.to_owned(), source })
+    Ok(nodes.map_err(|source| TestbedUsageError::Manifest { path: path.to_owned(), source })?)
 }
 
 /// Returns the files of the request, by name.
@@ -91,16 +94,16 @@ fn request(
 }
 
 /// Returns the plan and the files that it names, which the notebook copies to the controller's node.
-fn inputs(args: &TestbedArgs, loaded: &LoadedPlan) -> Result<Vec<(String, Vec<u8>)>, CliError> {
+fn inputs(
+    args: &TestbedArgs,
+    loaded: &LoadedPlan,
+) -> Result<Vec<(String, Vec<u8>)>, TestbedUsageError> {
     let plan = args.plan.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut inputs = vec![(plan, loaded.text.clone().into_bytes())];
     for (name, content) in loaded.traces.iter().chain(&loaded.ccs) {
         let inside = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
         if !inside {
-            return Err(CliError::Usage(format!(
-                "the plan names `{name}`, which is outside its directory; move the file there, because the notebook copies only \
-                 files in it"
-            )));
+            return Err(TestbedUsageError::Outside(name.clone()));
         }
         inputs.push((name.clone(), content.clone()));
     }
@@ -109,9 +112,9 @@ fn inputs(args: &TestbedArgs, loaded: &LoadedPlan) -> Result<Vec<(String, Vec<u8
 
 fn write(path: &Path, content: &[u8]) -> Result<(), CliError> {
     if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent).map_err(FileError::of("create", parent))?;
+        std::fs::create_dir_all(parent).map_err(FileError::io("create", parent))?;
     }
-    replace(path, content).map_err(FileError::of("write", path))?;
+    replace(path, content).map_err(FileError::io("write", path))?;
     Ok(())
 }
 

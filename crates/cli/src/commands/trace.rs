@@ -13,6 +13,7 @@ use ccbench_results::svg::short;
 use ccbench_results::trace::{parquet, plot};
 use ccbench_results::write_bytes;
 
+use self::error::TraceUsageError;
 use crate::args::trace::{ConvertArgs, GenerateArgs, TraceCommand};
 use crate::args::values::TraceFormat;
 use crate::commands::record;
@@ -21,6 +22,8 @@ use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::file::FileError;
 use crate::plan_source::print_trace_problems;
+
+pub mod error;
 
 /// Runs one of the sub-commands.
 ///
@@ -32,10 +35,7 @@ pub fn run(command: TraceCommand) -> Result<ExitCode, CliError> {
         TraceCommand::Convert(args) => convert(&args),
         TraceCommand::Plot { file, output } => {
             if output.extension().is_some_and(|ending| !ending.eq_ignore_ascii_case("svg")) {
-                let output = output.display();
-                let reason =
-                    format!("cannot write {output}: the plot is SVG; end its name in .svg");
-                return Err(CliError::Usage(reason));
+                return Err(TraceUsageError::NotSvg(output).into());
             }
             let (trace, _) = read(&file, None)?;
             save(&output, plot::svg(&file.to_string_lossy(), &trace).as_bytes())?;
@@ -47,13 +47,14 @@ pub fn run(command: TraceCommand) -> Result<ExitCode, CliError> {
 }
 
 /// Reads a trace and detects its format unless `format` is given. Prints every problem as `FILE:LINE: why`.
-fn read(path: &Path, format: Option<Format>) -> Result<(Trace, String), CliError> {
-    let cannot = |why: String| CliError::Usage(format!("cannot read {}: {why}", path.display()));
-    let bytes = input::read(path, &input::TRACE).map_err(|e| cannot(e.to_string()))?;
+fn read(path: &Path, format: Option<Format>) -> Result<(Trace, String), TraceUsageError> {
+    let bytes = input::read(path, &input::TRACE)
+        .map_err(|source| TraceUsageError::Read { path: path.to_owned(), source })?;
     let name = path.to_string_lossy();
     let invalid = |error: TraceError| invalid(path, &error);
     if bytes.starts_with(b"PAR1") {
-        let text = parquet::to_text(bytes).map_err(|e| cannot(e.to_string()))?;
+        let text = parquet::to_text(bytes)
+            .map_err(|source| TraceUsageError::ReadParquet { path: path.to_owned(), source })?;
         let read = trace::parse_as(&name, text.as_bytes(), Format::Ccbench);
         return Ok((read.map_err(invalid)?, "parquet: ccbench's columns".to_owned()));
     }
@@ -65,12 +66,11 @@ fn read(path: &Path, format: Option<Format>) -> Result<(Trace, String), CliError
     Ok((read, format.to_string()))
 }
 
-fn invalid(path: &Path, error: &TraceError) -> CliError {
-    let file = path.display();
+/// Prints the problems of a trace.
+fn invalid(path: &Path, error: &TraceError) -> TraceUsageError {
     print_trace_problems(path, error);
     let count = error.problems.len() + error.more;
-    let read_as = error.format.map_or(String::new(), |format| format!(" (read as {format})"));
-    CliError::Usage(format!("{file}: {count} problem(s){read_as}"))
+    TraceUsageError::Invalid { path: path.to_owned(), count, format: error.format }
 }
 
 fn info(files: &[std::path::PathBuf]) -> Result<ExitCode, CliError> {
@@ -83,7 +83,7 @@ fn info(files: &[std::path::PathBuf]) -> Result<ExitCode, CliError> {
             // The other files may be valid.
             Err(error) => {
                 message(format_args!("ccbench: {error}"));
-                code = error.exit_code();
+                code = CliError::from(error).exit_code();
             }
         }
     }
@@ -133,20 +133,13 @@ fn convert(args: &ConvertArgs) -> Result<ExitCode, CliError> {
         Some(format) => format,
         None if args.output.extension().is_none() => TraceFormat::Text(Format::Ccbench),
         None => {
-            return Err(CliError::Usage(format!(
-                "cannot write {}: its extension is of no known format; end its name in .csv, \
-                 .json, .down, .up, .mahimahi or .parquet, or add --format",
-                args.output.display()
-            )));
+            return Err(TraceUsageError::UnknownExtension(args.output.clone()).into());
         }
     };
     let (trace, _) = read(&args.input, args.from)?;
     let real = |path: &Path| std::fs::canonicalize(path).ok();
     if real(&args.output).is_some_and(|output| Some(output) == real(&args.input)) {
-        return Err(CliError::Usage(format!(
-            "cannot write {}: it is the trace that is read; name another file",
-            args.output.display()
-        )));
+        return Err(TraceUsageError::SameFile(args.output.clone()).into());
     }
     write(&args.output, &trace, output)
 }
@@ -156,17 +149,12 @@ fn generate_trace(args: &GenerateArgs) -> Result<ExitCode, CliError> {
     let trace = match (args.between, args.rate) {
         (None, rate) => generate(kind, args.seed, args.length, rate),
         (Some(_), _) if kind != Kind::RandomWalk => {
-            return Err(CliError::Usage(format!(
-                "`--between` is for `random-walk`; leave it out for `{kind}`"
-            )));
+            return Err(TraceUsageError::NoWalk(kind).into());
         }
-        (Some(_), Some(_)) => {
-            let reason = "`--between` and `--rate` both set the limits of the walk; leave one out";
-            return Err(CliError::Usage(reason.to_owned()));
-        }
+        (Some(_), Some(_)) => return Err(TraceUsageError::TwoLimits.into()),
         (Some(between), None) => walk(args.seed, args.length, between),
     };
-    let trace = trace.map_err(|e| CliError::Usage(e.to_string()))?;
+    let trace = trace.map_err(TraceUsageError::Generate)?;
     let format = args.format.or_else(|| match TraceFormat::of(&args.output) {
         // The formats `timed` and `dwell` also use the extension .csv.
         Some(TraceFormat::Text(Format::Ccbench)) | None => None,
@@ -177,26 +165,23 @@ fn generate_trace(args: &GenerateArgs) -> Result<ExitCode, CliError> {
 
 fn write(path: &Path, trace: &Trace, output: TraceFormat) -> Result<ExitCode, CliError> {
     if !output.fits(path) {
-        return Err(CliError::Usage(format!(
-            "cannot write {}: its extension does not fit the format {}; change the extension, or leave out --format",
-            path.display(),
-            output.name()
-        )));
+        let (path, format) = (path.to_owned(), output.name());
+        return Err(TraceUsageError::OtherExtension { path, format }.into());
     }
     let text = |format| {
         trace::write(trace, format)
-            .map_err(|why| CliError::Usage(format!("cannot write {}: {why}", path.display())))
+            .map_err(|source| TraceUsageError::Format { path: path.to_owned(), source })
     };
     match output {
         TraceFormat::Text(format) => save(path, text(format)?.as_bytes())?,
         TraceFormat::Parquet => {
             let Trace::Steps(steps) =
                 trace::parse_as("", text(Format::Ccbench)?.as_bytes(), Format::Ccbench)
-                    .map_err(|error| CliError::Usage(error.to_string()))?
+                    .map_err(TraceUsageError::Columns)?
             else {
-                return Err(CliError::Usage("Parquet supports only traces of rows".to_owned()));
+                return Err(TraceUsageError::NoRows.into());
             };
-            let bytes = parquet::of_steps(&steps).map_err(|e| CliError::Usage(e.to_string()))?;
+            let bytes = parquet::of_steps(&steps).map_err(TraceUsageError::WriteParquet)?;
             save(path, &bytes)?;
         }
     }
@@ -209,7 +194,7 @@ fn save(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
         return match out.write_all(bytes).and_then(|()| out.flush()) {
             // A closed pipe is not an error.
             Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-                Err(FileError::of("write to", Path::new("standard output"))(error).into())
+                Err(FileError::io("write to", Path::new("standard output"))(error).into())
             }
             _ => Ok(()),
         };

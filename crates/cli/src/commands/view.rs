@@ -9,7 +9,7 @@ use crate::console::{message, print, write_json};
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::readable_run::ReadableRun;
-use crate::runtime::block_on;
+use crate::runtime::{RuntimeError, block_on};
 use crate::view::http::Site;
 use crate::view::terminal::{CtrlC, show};
 use crate::view::{ViewError, socket};
@@ -57,9 +57,7 @@ pub fn view(args: &ViewArgs) -> Result<ExitCode, CliError> {
     block_on(async {
         tokio::select! {
             () = site.serve() => Ok(()),
-            stopped = tokio::signal::ctrl_c() => {
-                stopped.map_err(|source| CliError::Runtime { op: "catch signals", source })
-            }
+            stopped = tokio::signal::ctrl_c() => stopped.map_err(RuntimeError::Signals),
         }
     })?;
     Ok(ExitCode::Success)

@@ -6,7 +6,7 @@ use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::plan::{Engine, Series};
 use ccbench_proto::wire::LabStep;
 
-use super::package::PackageError;
+use super::package::error::PackageError;
 use crate::exit::ExitCode;
 
 /// Why the lab cannot run a trial.

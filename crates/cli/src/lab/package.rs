@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::fs::{OpenOptions, Permissions};
 use std::io::{self, BufReader, Read, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ccbench_io::input;
 use ccbench_io::replace::replace;
@@ -24,127 +24,21 @@ use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 
+use self::error::{FORMAT_VERSION, MANIFEST, PackageError, UnfitPackage};
 use super::error::LabError;
 use super::kernel::{self, find_in, kernel_folder, lock, own_recipe, recipe_sha256};
-use crate::exit::ExitCode;
 
-/// The machine-readable description, which is the first file.
-const MANIFEST: &str = "kernels.json";
+pub mod error;
+
 const README: &str = "README";
 /// The folder with the files that build the kernels.
 const RECIPE: &str = "recipe";
-/// Version of the package's layout.
-const FORMAT_VERSION: u32 = 1;
 /// The files of a kernel. The image is last: where it exists, the others exist too.
 const FILES: [&str; 4] = ["config", "release", "version", IMAGE];
 const IMAGE: &str = "vmlinux";
 /// Generous: both images together have about 60 MB.
 const LIMITS: Limits = Limits { max_files: 200, max_bytes: 1 << 30 };
 const MAX_MANIFEST_BYTES: u64 = 1 << 20;
-
-/// A package cannot be written or installed.
-#[derive(Debug, thiserror::Error)]
-pub enum PackageError {
-    /// There is no kernel to pack.
-    #[error("no kernel `own` is built here; run `ccbench lab build` first")]
-    NoKernel,
-    /// The archive cannot be written.
-    #[error("cannot write {}: {source}", path.display())]
-    Write {
-        /// The package.
-        path: PathBuf,
-        /// Why.
-        source: TarError,
-    },
-    /// The archive cannot be read.
-    #[error("cannot unpack {}: {source}", path.display())]
-    Unpack {
-        /// The package.
-        path: PathBuf,
-        /// Why.
-        source: TarError,
-    },
-    /// The file is another archive, or a package that does not fit this ccbench.
-    #[error("{} is not a package that this ccbench can install: {source}", path.display())]
-    Unfit {
-        /// The file.
-        path: PathBuf,
-        /// What is missing or wrong.
-        source: UnfitPackage,
-    },
-    /// A file was changed after packing, or is missing.
-    #[error("{}: {name} is {what}; download the package again", path.display())]
-    Damaged {
-        /// The package.
-        path: PathBuf,
-        /// The file.
-        name: String,
-        /// `damaged` or `missing`.
-        what: &'static str,
-    },
-    /// A kernel was built from another recipe.
-    #[error(
-        "{}: its kernel for the engine {engine} was built by ccbench {packed_by} with another recipe, so results would differ; take the package \
-         of ccbench {}, or run `ccbench lab build --engine {engine}`", path.display(), env!("CARGO_PKG_VERSION")
-    )]
-    Recipe {
-        /// The package.
-        path: PathBuf,
-        /// The engine.
-        engine: Engine,
-        /// The version of the ccbench that packed it.
-        packed_by: String,
-    },
-}
-
-impl PackageError {
-    /// Returns the process's exit code.
-    pub fn exit_code(&self) -> ExitCode {
-        match self {
-            Self::NoKernel => ExitCode::Unavailable,
-            Self::Write { .. } | Self::Unpack { .. } | Self::Damaged { .. } => ExitCode::Failure,
-            Self::Unfit { .. } | Self::Recipe { .. } => ExitCode::Usage,
-        }
-    }
-}
-
-/// Why an archive is not a package that this ccbench can install.
-#[derive(Debug, thiserror::Error)]
-pub enum UnfitPackage {
-    /// The archive does not come from `ccbench lab pack`.
-    #[error("its first file is not {MANIFEST}; give a file that `ccbench lab pack` wrote")]
-    NoManifest,
-    /// The description cannot be parsed.
-    #[error("{MANIFEST}: {0}; give a file that `ccbench lab pack` wrote")]
-    Json(serde_json::Error),
-    /// The package has the layout of another version.
-    #[error(
-        "it has format {found}, but this ccbench reads format {FORMAT_VERSION}; take the package of ccbench {}",
-        env!("CARGO_PKG_VERSION")
-    )]
-    Format {
-        /// The layout version of the package.
-        found: u32,
-    },
-    /// The kernels are for another architecture.
-    #[error(
-        "its kernels are for {found}, but this machine is {arch}; take the package for {arch}, or run `ccbench lab build`",
-        arch = std::env::consts::ARCH
-    )]
-    Architecture {
-        /// The architecture of the package.
-        found: String,
-    },
-    /// The package has no kernel, or two for one engine.
-    #[error("it has no kernel, or two for one engine; pack it again")]
-    Kernels,
-    /// A kernel has missing or additional files.
-    #[error("it has missing or unexpected files for the engine {engine}; pack it again")]
-    Files {
-        /// The engine.
-        engine: Engine,
-    },
-}
 
 /// The contents of [`MANIFEST`].
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -384,6 +278,7 @@ fn publish(cache: &Path, from: &Path, engine: Engine) -> Result<bool, LabError> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exit::ExitCode;
 
     /// Makes a cache with these files for a kernel of each engine.
     fn cache(engines: &[Engine]) -> tempfile::TempDir {

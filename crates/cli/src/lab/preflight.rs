@@ -4,7 +4,7 @@ use ccbench_proto::plan::check::{CheckedPlan, PlanProblem, Severity, check};
 use ccbench_proto::plan::repeat::Repetitions;
 use ccbench_proto::schedule::Point;
 use ccbench_proto::units::Micros;
-use ccbench_proto::wire::lab_message::Of;
+use ccbench_proto::wire::lab_message::Payload;
 use tokio::sync::mpsc;
 
 use super::boot_directory::BootDirectory;
@@ -43,7 +43,7 @@ pub async fn run(
         point.plan.clone()
     });
     let task = trial::task(experiment, point, &short, (1, SEED));
-    let cache = PreflightCache::of(image, &task, dilation);
+    let cache = PreflightCache::new(image, &task, dilation);
     if let Some(result) = cache.as_ref().and_then(PreflightCache::read) {
         return Ok(result);
     }
@@ -62,12 +62,12 @@ pub async fn run(
             message = receive.recv() => message,
         };
         let Some(message) = message else { break };
-        match message.of {
-            Some(Of::Node(node)) => {
+        match message.payload {
+            Some(Payload::Node(node)) => {
                 result.nodes.insert(node.node, node.info.unwrap_or_default());
             }
-            Some(Of::Failed(failure)) => failed = Some(trial::error(failure, dir.path())),
-            Some(Of::Done(done)) => result.busy_pct = done.busy_pct,
+            Some(Payload::Failed(failure)) => failed = Some(trial::error(failure, dir.path())),
+            Some(Payload::Done(done)) => result.busy_pct = done.busy_pct,
             _ => {}
         }
     }

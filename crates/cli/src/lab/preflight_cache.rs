@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ccbench_proto::plan::{Series, digest_chunks};
 use ccbench_proto::wire;
-use ccbench_proto::wire::lab_message::Of;
+use ccbench_proto::wire::lab_message::Payload;
 use prost::Message as _;
 use tracing::info;
 
@@ -32,7 +32,7 @@ pub struct PreflightCache {
 
 impl PreflightCache {
     /// Returns the place for a boot with this task, or `None` if a repetition may give another result.
-    pub fn of(image: &VmImage, task: &wire::LabTask, dilation: Option<u32>) -> Option<Self> {
+    pub fn new(image: &VmImage, task: &wire::LabTask, dilation: Option<u32>) -> Option<Self> {
         let Kernel { engine, series, image: file, release, version, recipe_sha256, .. } =
             image.kernel();
         if *series != Series::Own {
@@ -104,21 +104,23 @@ fn digest(inputs: &[&[u8]]) -> String {
 /// Encodes the result as the guest's messages from which it was made.
 fn encode(result: &Preflight) -> Vec<u8> {
     let node = |(node, info): (&String, &wire::NodeInfo)| {
-        Of::Node(wire::LabNode { node: node.clone(), info: Some(info.clone()) })
+        Payload::Node(wire::LabNode { node: node.clone(), info: Some(info.clone()) })
     };
-    let done = Of::Done(wire::LabDone { busy_pct: result.busy_pct });
+    let done = Payload::Done(wire::LabDone { busy_pct: result.busy_pct });
     let messages = result.nodes.iter().map(node).chain([done]);
     messages
-        .flat_map(|of| wire::LabMessage { of: Some(of) }.encode_length_delimited_to_vec())
+        .flat_map(|payload| {
+            wire::LabMessage { payload: Some(payload) }.encode_length_delimited_to_vec()
+        })
         .collect()
 }
 
 fn decode(mut bytes: &[u8]) -> Option<Preflight> {
     let mut result = Preflight::default();
     loop {
-        match wire::next_lab_message(&mut bytes)?.ok()?.of? {
-            Of::Node(node) => result.nodes.insert(node.node, node.info?),
-            Of::Done(done) => {
+        match wire::next_lab_message(&mut bytes)?.ok()?.payload? {
+            Payload::Node(node) => result.nodes.insert(node.node, node.info?),
+            Payload::Done(done) => {
                 result.busy_pct = done.busy_pct;
                 return bytes.is_empty().then_some(result);
             }

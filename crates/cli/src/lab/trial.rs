@@ -7,7 +7,7 @@ use ccbench_proto::plan::Engine;
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::schedule::{self, Point};
 use ccbench_proto::topology::Topology;
-use ccbench_proto::wire::lab_message::Of;
+use ccbench_proto::wire::lab_message::Payload;
 use ccbench_proto::{event, resolve, wire};
 use ccbench_results::model::{Reason, Status, TrialKey, Verdict};
 use ccbench_results::reason::ReasonCode;
@@ -192,26 +192,26 @@ impl<'a> GuestTrial<'a> {
         message: wire::LabMessage,
         progress: &mut TrialProgress<'_>,
     ) -> Result<(), BackendError> {
-        let Some(of) = message.of else {
+        let Some(payload) = message.payload else {
             let text = "the guest sent a message of a type that this version does not know";
             if !self.errors.iter().any(|error| error == text) {
                 self.errors.push(text.to_owned());
             }
             return Ok(());
         };
-        match (of, &mut self.trial) {
-            (Of::Node(node), _) => {
+        match (payload, &mut self.trial) {
+            (Payload::Node(node), _) => {
                 self.answers.infos.insert(node.node, node.info.unwrap_or_default());
             }
-            (Of::Prepared(prepared), _) => {
+            (Payload::Prepared(prepared), _) => {
                 info!(node = prepared.node, "prepared");
                 let reply = prepared.reply.unwrap_or_default();
                 self.answers.replies.insert(prepared.node, reply);
             }
-            (Of::Start(start), _) => self.start(start, progress)?,
-            (Of::Row(row), Some(trial)) => {
+            (Payload::Start(start), _) => self.start(start, progress)?,
+            (Payload::Row(row), Some(trial)) => {
                 let mut event = row.event.unwrap_or_default();
-                if let Some(wire::run_event::Of::HostSample(sample)) = &mut event.of {
+                if let Some(wire::run_event::Payload::HostSample(sample)) = &mut event.payload {
                     // Signal frames are as large as the registers of the host's CPU, so the resident pages depend on it.
                     if !self.engine.has_cpu_time() {
                         sample.agent_rss_bytes = None;
@@ -220,23 +220,23 @@ impl<'a> GuestTrial<'a> {
                 }
                 trial.row(&row.node, event, progress)?;
             }
-            (Of::End(end), _) if !end.reason.is_empty() => {
+            (Payload::End(end), _) if !end.reason.is_empty() => {
                 self.errors.push(format!("node {}: stream failed: {}", end.node, end.reason));
             }
-            (Of::Undone(undone), _) if !undone.failed.is_empty() => {
+            (Payload::Undone(undone), _) if !undone.failed.is_empty() => {
                 let failed = undone.failed.join("; ");
                 self.errors.push(format!("{}: reset failed: {failed}", undone.node));
             }
-            (Of::Failed(failure), None) => {
+            (Payload::Failed(failure), None) => {
                 let error = error(failure, &self.folder);
                 return Err(record_not_run(self.dir, self.key, error));
             }
-            (Of::Failed(failure), Some(_)) => {
+            (Payload::Failed(failure), Some(_)) => {
                 self.errors.push(error(failure, &self.folder).to_string());
             }
-            (Of::Done(done), _) => self.busy_pct = done.busy_pct,
-            (Of::Row(_), None) => self.rows_before_start += 1,
-            (Of::End(_) | Of::Undone(_), _) => {}
+            (Payload::Done(done), _) => self.busy_pct = done.busy_pct,
+            (Payload::Row(_), None) => self.rows_before_start += 1,
+            (Payload::End(_) | Payload::Undone(_), _) => {}
         }
         Ok(())
     }
@@ -377,12 +377,12 @@ mod tests {
         let (plan, _) = check::read(&text, &[]).unwrap();
         let (points, trials) = (plan.points(), schedule::trials(&plan));
         let progress = Progress::new(true, 1);
-        let parts = TrialSchedule::of(&points[0].plan);
+        let parts = TrialSchedule::from_plan(&points[0].plan);
         let mut progress =
             progress.trial_start(0, &trials[0], "lab", parts, (Duration::ZERO, None));
         let mut guest = GuestTrial::new(KEY, &points[0], &dir, (Engine::Uml, root.path()));
         for _ in 0..2 {
-            guest.handle(wire::LabMessage { of: None }, &mut progress).unwrap();
+            guest.handle(wire::LabMessage { payload: None }, &mut progress).unwrap();
         }
         let unknown = "the guest sent a message of a type that this version does not know";
         assert_eq!(guest.errors, [unknown], "once");

@@ -297,7 +297,7 @@ impl Vm {
                 let message =
                     message.map_err(|e| self.error(format!("sent an unreadable message ({e})")))?;
                 debug!(kind = kind(&message), "message of the guest");
-                done |= matches!(message.of, Some(wire::lab_message::Of::Done(_)));
+                done |= matches!(message.payload, Some(wire::lab_message::Payload::Done(_)));
                 if send.send(message).await.is_err() {
                     return Ok(());
                 }
@@ -362,16 +362,16 @@ impl Vm {
 
 /// Returns the kind of a guest's message, for the debug log.
 fn kind(message: &wire::LabMessage) -> &'static str {
-    use wire::lab_message::Of;
-    match &message.of {
-        Some(Of::Node(_)) => "node",
-        Some(Of::Prepared(_)) => "prepared",
-        Some(Of::Start(_)) => "start",
-        Some(Of::Row(_)) => "row",
-        Some(Of::End(_)) => "end",
-        Some(Of::Undone(_)) => "undone",
-        Some(Of::Done(_)) => "done",
-        Some(Of::Failed(_)) => "failed",
+    use wire::lab_message::Payload;
+    match &message.payload {
+        Some(Payload::Node(_)) => "node",
+        Some(Payload::Prepared(_)) => "prepared",
+        Some(Payload::Start(_)) => "start",
+        Some(Payload::Row(_)) => "row",
+        Some(Payload::End(_)) => "end",
+        Some(Payload::Undone(_)) => "undone",
+        Some(Payload::Done(_)) => "done",
+        Some(Payload::Failed(_)) => "failed",
         None => "unknown",
     }
 }

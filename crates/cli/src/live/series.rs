@@ -1,4 +1,4 @@
-//! One quantity over the duration of a trial, in bins of equal width.
+//! One quantity over the duration of a trial, in bins of equal width, and its mean at the end of the trial so far.
 
 use super::update::Bin;
 
@@ -35,6 +35,68 @@ impl Bins {
     }
 }
 
+/// When a value was measured, and when it arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SampleTime {
+    /// Time since the trial's start.
+    pub elapsed_ns: u64,
+    /// The bin of this time.
+    pub bin: u32,
+    /// The revision of the state during which the value arrived.
+    pub revision: u32,
+}
+
+/// The time over which [`Series::now`] averages, in slots: 0.2 s, as long as the time between two updates of a view. A bin of an hour's
+/// trial has 15 s.
+const RECENT_SLOTS: u64 = 4;
+/// Width of a slot in nanoseconds.
+const SLOT_NS: u64 = 50_000_000;
+
+/// The values of one quantity within one slot; empty while `weight` is 0.
+#[derive(Debug, Clone, Copy, Default)]
+struct Slot {
+    /// Number of slots between the trial's start and this one.
+    index: u64,
+    weighted_sum: f64,
+    weight: f64,
+}
+
+/// The newest values of one quantity, in fixed memory however many flows and samples there are.
+#[derive(Debug, Clone, Default)]
+struct Recent {
+    /// A slot is at the position of its index modulo their number.
+    slots: [Slot; RECENT_SLOTS as usize],
+    /// Index of the newest slot.
+    newest: u64,
+}
+
+impl Recent {
+    fn add(&mut self, elapsed_ns: u64, value: f64, weight: f64) {
+        let index = elapsed_ns / SLOT_NS;
+        let Some(slot) = self.slots.get_mut((index % RECENT_SLOTS) as usize) else { return };
+        if index < slot.index {
+            // A late row.
+            return;
+        }
+        if index > slot.index {
+            *slot = Slot { index, ..Slot::default() };
+        }
+        slot.weighted_sum += value * weight;
+        slot.weight += weight;
+        self.newest = self.newest.max(index);
+    }
+
+    /// Returns the weighted mean of the slots up to the newest value.
+    fn mean(&self) -> Option<f64> {
+        let recent = self.slots.iter().filter(|slot| slot.index + RECENT_SLOTS > self.newest);
+        let add = |(sum, weight): (f64, f64), slot: &Slot| {
+            (sum + slot.weighted_sum, weight + slot.weight)
+        };
+        let (sum, weight) = recent.fold((0.0, 0.0), add);
+        (weight > 0.0).then(|| sum / weight)
+    }
+}
+
 /// The values of one quantity within one bin; empty while `weight` is 0.
 #[derive(Debug, Clone, Copy, Default)]
 struct Aggregate {
@@ -46,22 +108,23 @@ struct Aggregate {
     revision: u32,
 }
 
-/// Minimum, weighted mean and maximum of one quantity in each bin.
+/// Minimum, weighted mean and maximum of one quantity in each bin, and its mean over the last 0.2 s.
 #[derive(Debug, Clone, Default)]
 pub struct Series {
     bins: Vec<Aggregate>,
+    recent: Recent,
     /// The newest revision of any bin.
     revision: u32,
 }
 
 impl Series {
-    /// Adds a value to a bin, during this revision of the state. Ignores values that are not finite and weights that are not
-    /// positive, because they have no meaning.
-    pub fn add(&mut self, bin: u32, value: f64, weight: f64, revision: u32) {
+    /// Adds a value. Ignores values that are not finite and weights that are not positive, because they have no meaning.
+    pub fn add(&mut self, at: SampleTime, value: f64, weight: f64) {
         if !value.is_finite() || weight <= 0.0 || !weight.is_finite() {
             return;
         }
-        let index = bin as usize;
+        self.recent.add(at.elapsed_ns, value, weight);
+        let index = at.bin as usize;
         if self.bins.len() <= index {
             self.bins.resize(index + 1, Aggregate::default());
         }
@@ -73,13 +136,14 @@ impl Series {
         bin.max = bin.max.max(value);
         bin.weighted_sum += value * weight;
         bin.weight += weight;
-        bin.revision = revision;
-        self.revision = revision;
+        bin.revision = at.revision;
+        self.revision = at.revision;
     }
 
-    /// Returns the mean of the newest bin that has a value.
+    /// Returns the weighted mean of the values of the 0.2 s up to the newest one, whatever the width of the bins. If values are rarer, it
+    /// is the newest one. `None` without a value.
     pub fn now(&self) -> Option<f64> {
-        self.bins.iter().rev().find(|bin| bin.weight > 0.0).map(|bin| bin.weighted_sum / bin.weight)
+        self.recent.mean()
     }
 
     /// Returns the bins that have changed since this revision.

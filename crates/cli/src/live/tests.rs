@@ -6,7 +6,7 @@ use std::time::Duration;
 use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire::{
-    FlowSample, HostSample, Probe, QdiscSample, Role, RunEvent, Side, run_event::Of,
+    FlowSample, HostSample, Probe, QdiscSample, Role, RunEvent, Side, run_event::Payload,
 };
 
 use super::state::Cursor;
@@ -39,14 +39,14 @@ fn clocks() -> BTreeMap<String, u64> {
     [("src", SRC_T0_NS), ("dst", DST_T0_NS)].map(|(node, ns)| (node.to_owned(), ns)).into()
 }
 
-fn event(of: Of) -> RunEvent {
-    RunEvent { of: Some(of) }
+fn event(payload: Payload) -> RunEvent {
+    RunEvent { payload: Some(payload) }
 }
 
 /// Returns a sample of a flow `ms` after the start: its bytes so far, and the sender's RTT, window and packets.
 fn sample(flow_id: &str, side: Side, ms: u64, bytes: u64, rtt_us: u32) -> RunEvent {
     let sends = side == Side::Sender;
-    event(Of::FlowSample(FlowSample {
+    event(Payload::FlowSample(FlowSample {
         at_ns: if sends { SRC_T0_NS } else { DST_T0_NS } + ms * MS,
         flow_id: flow_id.to_owned(),
         group: flow_id.split('/').next().unwrap().to_owned(),
@@ -68,7 +68,7 @@ fn sample(flow_id: &str, side: Side, ms: u64, bytes: u64, rtt_us: u32) -> RunEve
 }
 
 fn queue(ms: u64, kind: &str, parent: &str, backlog_bytes: u64, drops_pkts: u64) -> RunEvent {
-    event(Of::QdiscSample(QdiscSample {
+    event(Payload::QdiscSample(QdiscSample {
         at_ns: SRC_T0_NS + ms * MS,
         link: "bottleneck".to_owned(),
         kind: kind.to_owned(),
@@ -125,6 +125,46 @@ fn a_bin_keeps_the_extremes_and_weights_rates_by_time() {
     assert_eq!(flow.rate_bps.bins, [Bin(0, 160_000.0, 448_000.0, 2_400_000.0)]);
 }
 
+/// Records a flow every `every_ms` until `end_ms`: 8 Mbit/s, and 80 Mbit/s from `step_ms` on. Its RTT changes with the rate.
+fn record_step(state: &mut LiveState, every_ms: u64, step_ms: u64, end_ms: u64) {
+    for ms in (0..=end_ms).step_by(every_ms as usize) {
+        let bytes = ms * 1000 + ms.saturating_sub(step_ms) * 9000;
+        let rtt_us = if ms > step_ms { 90_000 } else { 20_000 };
+        state.record(1, "src", &sample("a/0", Side::Sender, ms, bytes, rtt_us));
+    }
+}
+
+#[test]
+fn now_is_the_last_fifth_of_a_second_in_a_trial_of_any_length() {
+    for (length_s, flows) in [(10, 1), (180, 1), (3600, 1), (60, 4096), (86_400, 1)] {
+        for every_ms in [10_u64, 50, 100, 200, 1000] {
+            let mut state = running(length_s, flows);
+            record_step(&mut state, every_ms, 2000, 2000 + every_ms.max(200));
+            let view = view(&mut state);
+            let flow = &view.flows["a/0"];
+            let now = (flow.rate_bps.now, flow.rtt_us.now, flow.cwnd_pkts.now);
+            let expected = (Some(80e6), Some(90_000.0), Some(50.0));
+            assert_eq!(now, expected, "{length_s} s, {flows} flows, every {every_ms} ms");
+        }
+    }
+    // The bin has both rates.
+    let mut state = running(3600, 1);
+    record_step(&mut state, 100, 2000, 4000);
+    let view = view(&mut state);
+    let Bin(_, min, mean, max) = view.flows["a/0"].rate_bps.bins[0];
+    assert_eq!((view.bin_s, min, max), (15.0, 8e6, 80e6));
+    assert!((mean - 44e6).abs() < 1.0, "{mean}");
+}
+
+#[test]
+fn now_ignores_late_rows_and_keeps_the_last_value() {
+    let mut state = running(3600, 1);
+    record_step(&mut state, 100, 2000, 2500);
+    state.record(1, "src", &sample("a/0", Side::Sender, 1950, 0, 5));
+    state.tick(1, 60_000 * MS, Duration::ZERO);
+    assert_eq!(view(&mut state).flows["a/0"].rtt_us.now, Some(90_000.0));
+}
+
 #[test]
 fn bins_end_where_the_trial_does() {
     // 100 s in 240 bins would not give whole milliseconds.
@@ -153,7 +193,8 @@ fn links_count_as_the_summary_does() {
     let link = view(&mut state).links["bottleneck"].clone();
     assert_eq!(
         (link.backlog_bytes.now, link.drops_pkts, link.marks_pkts),
-        (Some(5e3), 6, Some(12))
+        (Some(4.5e3), 6, Some(12)),
+        "the mean of the last two instants, which are 0.1 s apart"
     );
 }
 
@@ -270,7 +311,7 @@ fn what_the_view_cannot_hold_is_counted() {
         state.record(1, "src", &sample(&flow, Side::Sender, 100, 0, 1));
     }
     let early = HostSample { at_ns: SRC_T0_NS - 1, ..HostSample::default() };
-    state.record(1, "src", &event(Of::HostSample(early)));
+    state.record(1, "src", &event(Payload::HostSample(early)));
     state.record(1, "unknown", &sample("many/0", Side::Sender, 100, 0, 1));
     let view = view(&mut state);
     assert_eq!((view.flows.len(), view.rows_left_out, view.rows_outside), (4096, 4, 2));
@@ -294,7 +335,7 @@ fn machines_probes_and_the_verdict_are_shown() {
             softnet_dropped: 2,
             ..HostSample::default()
         };
-        state.record(1, "src", &event(Of::HostSample(host)));
+        state.record(1, "src", &event(Payload::HostSample(host)));
         let probe = Probe {
             at_ns: SRC_T0_NS + nth * 500 * MS,
             probe_id: "rtt".to_owned(),
@@ -302,7 +343,7 @@ fn machines_probes_and_the_verdict_are_shown() {
             lost: nth == 2,
             ..Probe::default()
         };
-        state.record(1, "src", &event(Of::Probe(probe)));
+        state.record(1, "src", &event(Payload::Probe(probe)));
     }
     state.judge(1, "degraded", vec!["src: dropped".to_owned()]);
     state.tick(1, 13_000 * MS, Duration::from_secs(70));

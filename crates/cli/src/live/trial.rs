@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire::{
-    FlowSample, HostSample, Probe, QdiscSample, Role, RunEvent, Side, run_event::Of,
+    FlowSample, HostSample, Probe, QdiscSample, Role, RunEvent, Side, run_event::Payload,
 };
 use ccbench_results::in_flight::packets_in_flight;
 
 use super::link::LinkInstant;
-use super::series::{Bins, Series, rounded};
+use super::series::{Bins, SampleTime, Series, rounded};
 use super::update::{
     FlowView, HostView, LinkView, PhaseView, ProbeView, Quantity, RunningTrial, TrialView,
 };
@@ -77,8 +77,8 @@ struct Counter {
 
 #[derive(Debug, Default)]
 struct LiveLink {
-    /// The rows of one instant and its bin, until a row of the next instant arrives.
-    instant: Option<(LinkInstant, u32)>,
+    /// The rows of one instant, until a row of the next instant arrives.
+    instant: Option<(LinkInstant, SampleTime)>,
     backlog: Series,
     drops: TrialCounter,
     marks: Option<TrialCounter>,
@@ -188,11 +188,11 @@ impl LiveTrial {
 
     /// Adds a row of a node, during this revision of the state.
     pub fn record(&mut self, node: &str, event: &RunEvent, revision: u32) {
-        let at_ns = match &event.of {
-            Some(Of::FlowSample(row)) if row.role() == Role::Data => row.at_ns,
-            Some(Of::QdiscSample(row)) => row.at_ns,
-            Some(Of::Probe(row)) => row.at_ns,
-            Some(Of::HostSample(row)) => row.at_ns,
+        let at_ns = match &event.payload {
+            Some(Payload::FlowSample(row)) if row.role() == Role::Data => row.at_ns,
+            Some(Payload::QdiscSample(row)) => row.at_ns,
+            Some(Payload::Probe(row)) => row.at_ns,
+            Some(Payload::HostSample(row)) => row.at_ns,
             // The results keep these rows; the view does not show them.
             _ => return,
         };
@@ -202,32 +202,27 @@ impl LiveTrial {
             return;
         };
         self.elapsed_ns = self.elapsed_ns.max(elapsed_ns);
-        let bin = (self.bins.index(elapsed_ns), revision);
-        let is_known = match &event.of {
-            Some(Of::FlowSample(row)) => self.flow_sample(row, elapsed_ns, bin),
-            Some(Of::QdiscSample(row)) => self.qdisc_sample(row, bin),
-            Some(Of::Probe(row)) => self.probe(row, bin),
-            Some(Of::HostSample(row)) => self.host_sample(node, row),
+        let at = SampleTime { elapsed_ns, bin: self.bins.index(elapsed_ns), revision };
+        let is_known = match &event.payload {
+            Some(Payload::FlowSample(row)) => self.flow_sample(row, at),
+            Some(Payload::QdiscSample(row)) => self.qdisc_sample(row, at),
+            Some(Payload::Probe(row)) => self.probe(row, at),
+            Some(Payload::HostSample(row)) => self.host_sample(node, row),
             _ => Some(()),
         };
         self.rows_left_out += u64::from(is_known.is_none());
     }
 
     /// Returns `None` if the view has no room for the flow. So do the functions below.
-    fn flow_sample(
-        &mut self,
-        row: &FlowSample,
-        elapsed_ns: u64,
-        (bin, revision): (u32, u32),
-    ) -> Option<()> {
+    fn flow_sample(&mut self, row: &FlowSample, at: SampleTime) -> Option<()> {
         let flow = entry(&mut self.flows, &row.flow_id)?;
-        flow.last_ns = flow.last_ns.max(elapsed_ns);
+        flow.last_ns = flow.last_ns.max(at.elapsed_ns);
         let receives = row.side() == Side::Receiver;
         if flow.group.is_empty() {
             flow.group.clone_from(&row.group);
         }
         let bytes = if receives { row.bytes_received } else { row.bytes_acked };
-        flow.count_bytes(receives, row.at_ns, bytes, (bin, revision));
+        flow.count_bytes(receives, row.at_ns, bytes, at);
         if receives {
             return Some(());
         }
@@ -236,7 +231,7 @@ impl LiveTrial {
         }
         let add = |series: &mut Series, value: Option<f64>| {
             if let Some(value) = value {
-                series.add(bin, value, 1.0, revision);
+                series.add(at, value, 1.0);
             }
         };
         add(&mut flow.rtt, row.rtt_us.map(f64::from));
@@ -247,22 +242,22 @@ impl LiveTrial {
         Some(())
     }
 
-    fn qdisc_sample(&mut self, row: &QdiscSample, (bin, revision): (u32, u32)) -> Option<()> {
+    fn qdisc_sample(&mut self, row: &QdiscSample, at: SampleTime) -> Option<()> {
         let link = entry(&mut self.links, &row.link)?;
         if link.instant.is_some_and(|(instant, _)| instant.at_ns != row.at_ns) {
-            link.end_instant(revision);
+            link.end_instant(at.revision);
         }
-        let (instant, _) = link.instant.get_or_insert((LinkInstant::new(row.at_ns), bin));
+        let (instant, _) = link.instant.get_or_insert((LinkInstant::new(row.at_ns), at));
         instant.add(row);
         Some(())
     }
 
-    fn probe(&mut self, row: &Probe, (bin, revision): (u32, u32)) -> Option<()> {
+    fn probe(&mut self, row: &Probe, at: SampleTime) -> Option<()> {
         let probe = entry(&mut self.probes, &row.probe_id)?;
         probe.sent += 1;
         probe.lost += u64::from(row.lost);
         if let Some(us) = row.total_us.or(row.rtt_us) {
-            probe.rtt.add(bin, us, 1.0, revision);
+            probe.rtt.add(at, us, 1.0);
         }
         Some(())
     }
@@ -361,8 +356,8 @@ impl LiveTrial {
 impl LiveLink {
     /// Takes over the rows of an instant that is complete.
     fn end_instant(&mut self, revision: u32) {
-        let Some((instant, bin)) = self.instant.take() else { return };
-        self.backlog.add(bin, instant.backlog_bytes() as f64, 1.0, revision);
+        let Some((instant, at)) = self.instant.take() else { return };
+        self.backlog.add(SampleTime { revision, ..at }, instant.backlog_bytes() as f64, 1.0);
         self.drops.set(instant.drops_pkts());
         self.rate_bps = instant.rate_bps;
         if let Some(marks) = instant.marks_pkts() {
@@ -373,13 +368,7 @@ impl LiveLink {
 
 impl LiveFlow {
     /// Adds the rate since the previous sample of the same end. If both ends are sampled, the receiver's rate counts (goodput).
-    fn count_bytes(
-        &mut self,
-        receives: bool,
-        at_ns: u64,
-        bytes: Option<u64>,
-        (bin, revision): (u32, u32),
-    ) {
+    fn count_bytes(&mut self, receives: bool, at_ns: u64, bytes: Option<u64>, at: SampleTime) {
         let Some(bytes) = bytes else { return };
         let [sender, receiver] = &mut self.bytes;
         if receives && receiver.is_none() {
@@ -395,7 +384,7 @@ impl LiveFlow {
         let span_ns = (at_ns - before.at_ns) as f64;
         // A counter that restarts at 0 belongs to another connection.
         let bits = bytes.saturating_sub(before.bytes) as f64 * 8.0;
-        self.rate.add(bin, bits * 1e9 / span_ns, span_ns, revision);
+        self.rate.add(at, bits * 1e9 / span_ns, span_ns);
     }
 }
 

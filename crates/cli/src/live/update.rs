@@ -127,10 +127,11 @@ pub struct PhaseView {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Bin(pub u32, pub f32, pub f32, pub f32);
 
-/// One quantity: the mean of its newest bin, and the bins that have changed.
+/// One quantity: its mean over the last 0.2 s, and the bins that have changed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Quantity {
-    /// The mean of the newest bin; `None` without a sample.
+    /// The mean of the samples of the 0.2 s up to the newest one, or the newest one if samples are rarer, whatever the width of the bins;
+    /// `None` without a sample.
     pub now: Option<f32>,
     /// The changed bins; empty if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -7,7 +7,7 @@ use ccbench_io::replace::replace;
 use jiff::civil::Date;
 
 use super::PkiError;
-use super::revocations::{from_hex, lines, to_hex};
+use super::records::{from_hex, lines, to_hex};
 use crate::clock;
 use crate::file::FileError;
 
@@ -52,7 +52,7 @@ pub(super) fn add(dir: &Path, earlier: &[u8], later: &[u8]) -> Result<(), PkiErr
     all.push(Renewal { earlier, date: clock::today(), later });
     let text: String = all.iter().map(Renewal::line).collect();
     let path = dir.join(FILE_NAME);
-    Ok(replace(&path, text.as_bytes()).map(drop).map_err(FileError::of("write", &path))?)
+    Ok(replace(&path, text.as_bytes()).map(drop).map_err(FileError::io("write", &path))?)
 }
 
 /// Returns a serial number and those of the certificates from which it was renewed.

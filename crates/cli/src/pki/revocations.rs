@@ -4,16 +4,16 @@
 use std::path::{Path, PathBuf};
 
 use ccbench_io::certificate::Certificate;
-use ccbench_io::input;
 use ccbench_io::replace::replace;
 use jiff::civil::Date;
 use rcgen::{
     CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber,
 };
 
-use super::{PkiError, day, expiry, read as read_file, renewals};
+use super::records::{from_hex, lines, text_of, to_hex};
+use super::{PkiError, day, expiry, renewals};
 use crate::clock;
-use crate::file::FileError;
+use crate::file::{FileError, exists};
 
 const FILE_NAME: &str = "revoked";
 const LIST: &str = "crl.pem";
@@ -32,23 +32,14 @@ impl Revoked {
         let (serial, rest) = line.split_once(' ')?;
         let (date, name) = rest.split_once(' ')?;
         let serial = from_hex(serial)?;
-        Some(Self { serial, date: date.parse().ok()?, name: name.to_owned() })
+        // A list of revocations cannot have earlier dates.
+        let date = date.parse().ok().filter(|date: &Date| date.year() >= 0)?;
+        Some(Self { serial, date, name: name.to_owned() })
     }
 
     fn line(&self) -> String {
         format!("{} {} {}\n", to_hex(&self.serial), self.date, self.name)
     }
-}
-
-/// Parses a serial number of a record.
-pub(super) fn from_hex(serial: &str) -> Option<Vec<u8>> {
-    let byte = |at| u8::from_str_radix(serial.get(at..at + 2)?, 16).ok();
-    (0..serial.len()).step_by(2).map(byte).collect()
-}
-
-/// Formats a serial number for a record.
-pub(super) fn to_hex(serial: &[u8]) -> String {
-    serial.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Returns the revoked certificates; none if the file is missing.
@@ -57,30 +48,6 @@ pub(super) fn to_hex(serial: &[u8]) -> String {
 /// The file cannot be read or is damaged.
 pub(super) fn read(dir: &Path) -> Result<Vec<Revoked>, PkiError> {
     lines(&dir.join(FILE_NAME), "SERIAL DATE NAME", Revoked::parse)
-}
-
-/// Returns the lines of a record; none if the file is missing.
-///
-/// # Errors
-/// The file cannot be read or is damaged.
-pub(super) fn lines<T>(
-    path: &Path,
-    format: &'static str,
-    parse: fn(&str) -> Option<T>,
-) -> Result<Vec<T>, PkiError> {
-    if !path.exists() {
-        return Ok(Vec::new());
-    }
-    let text = input::read_to_string(path, &input::CERTIFICATE);
-    let text = text.map_err(FileError::of("read", path))?;
-    let parsed = text.lines().enumerate().map(|(nth, line)| {
-        parse(line).ok_or_else(|| PkiError::Damaged {
-            path: path.to_owned(),
-            line: nth + 1,
-            format,
-        })
-    });
-    parsed.collect()
 }
 
 /// Adds certificates and those from which they were renewed. Skips those that are already revoked.
@@ -101,13 +68,14 @@ pub(super) fn add(dir: &Path, certificates: &[Certificate]) -> Result<(), PkiErr
     }
     let text: String = all.iter().map(Revoked::line).collect();
     let path = dir.join(FILE_NAME);
-    Ok(replace(&path, text.as_bytes()).map(drop).map_err(FileError::of("write", &path))?)
+    Ok(replace(&path, text.as_bytes()).map(drop).map_err(FileError::io("write", &path))?)
 }
 
 /// Writes `crl.pem`, also to the directories of controllers that have one. Returns its path.
 ///
 /// # Errors
-/// The record of revocations cannot be read, or the file cannot be written.
+/// The record of revocations cannot be read, or the file cannot be written. After it was written wherever that is possible: a directory
+/// of a controller cannot be read or written.
 pub(super) fn write(dir: &Path, issuer: &Issuer<'_, KeyPair>) -> Result<PathBuf, PkiError> {
     let revoked = |revoked: &Revoked| RevokedCertParams {
         serial_number: SerialNumber::from_slice(&revoked.serial),
@@ -127,15 +95,30 @@ pub(super) fn write(dir: &Path, issuer: &Issuer<'_, KeyPair>) -> Result<PathBuf,
     };
     let text = list.signed_by(issuer)?.pem()?;
     let path = dir.join(LIST);
-    replace(&path, text.as_bytes()).map(drop).map_err(FileError::of("write", &path))?;
-    let folders = std::fs::read_dir(dir).map_err(FileError::of("list", dir))?;
-    for folder in folders {
-        let folder = folder.map_err(FileError::of("list", dir))?.path();
-        if folder.join(LIST).exists() {
+    replace(&path, text.as_bytes()).map(drop).map_err(FileError::io("write", &path))?;
+    let folders = std::fs::read_dir(dir).map_err(FileError::io("list", dir))?;
+    let paths = folders.map(|folder| Ok(folder.map_err(FileError::io("list", dir))?.path()));
+    copy_to_all(dir, paths)?;
+    Ok(path)
+}
+
+/// Copies `crl.pem` to those of these folders that have one. An error does not keep it from the other folders.
+///
+/// # Errors
+/// The first file operation that failed.
+pub(super) fn copy_to_all(
+    dir: &Path,
+    folders: impl IntoIterator<Item = Result<PathBuf, FileError>>,
+) -> Result<(), PkiError> {
+    let copy_to = |folder: Result<PathBuf, FileError>| -> Result<(), PkiError> {
+        let folder = folder?;
+        // The root directory of a file system has this folder, which only root can read.
+        if !folder.ends_with("lost+found") && exists(&folder.join(LIST))? {
             copy(dir, &folder)?;
         }
-    }
-    Ok(path)
+        Ok(())
+    };
+    folders.into_iter().map(copy_to).fold(Ok(()), Result::and)
 }
 
 /// Returns the text of `crl.pem`; empty if there is none.
@@ -143,8 +126,7 @@ pub(super) fn write(dir: &Path, issuer: &Issuer<'_, KeyPair>) -> Result<PathBuf,
 /// # Errors
 /// The file cannot be read.
 pub(super) fn list(dir: &Path) -> Result<String, PkiError> {
-    let path = dir.join(LIST);
-    if path.exists() { Ok(read_file(&path, "read")?) } else { Ok(String::new()) }
+    Ok(text_of(&dir.join(LIST))?.unwrap_or_default())
 }
 
 /// Copies `crl.pem` for a controller, if it exists.
@@ -156,5 +138,5 @@ pub(super) fn copy(dir: &Path, controller: &Path) -> Result<(), PkiError> {
     if text.is_empty() {
         return Ok(());
     }
-    Ok(replace(&to, text.as_bytes()).map(drop).map_err(FileError::of("write", &to))?)
+    Ok(replace(&to, text.as_bytes()).map(drop).map_err(FileError::io("write", &to))?)
 }

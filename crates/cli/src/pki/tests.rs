@@ -125,9 +125,79 @@ fn revocations_are_recorded_once_and_listed() {
     let expected = [&alice, &first].map(|path| certificate(path).unwrap().serial);
     assert_eq!(revoked_serials(&pki), expected);
     assert!(matches!(renew(&pki, &alice, None), Err(PkiError::Revoked(_))));
-    std::fs::write(pki.join("revoked"), "4a 2026-01-01 alice\nbroken\n").unwrap();
-    let error = revoke(&pki, &[]).unwrap_err().to_string();
-    assert!(error.contains("line 2 is not"), "{error}");
+    for line in ["broken", "4b -000001-01-01 alice", "4b 2026-13-01 alice", "4 2026-01-01 alice"] {
+        let lines = format!("4a 2026-01-01 alice\n{line}\n");
+        std::fs::write(pki.join("revoked"), lines).unwrap();
+        let error = revoke(&pki, &[]).unwrap_err().to_string();
+        assert!(error.contains("line 2 is not"), "{line}: {error}");
+    }
+}
+
+#[test]
+fn a_folder_that_cannot_be_read_keeps_the_list_from_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = authority_in(&dir);
+    let alice = controller(&pki, "alice", &[Scope::Run], None).unwrap();
+    let [broken, lost] = ["broken", "lost+found"].map(|name| pki.join(name));
+    for folder in [&broken, &lost] {
+        std::fs::create_dir(folder).unwrap();
+        // Looking for it fails with ELOOP, for root too.
+        std::os::unix::fs::symlink("crl.pem", folder.join("crl.pem")).unwrap();
+    }
+    std::fs::write(alice.join("crl.pem"), "old").unwrap();
+    let folders = [&broken, &alice].map(|folder| Ok(folder.clone()));
+    let error = revocations::copy_to_all(&pki, folders).unwrap_err().to_string();
+    assert!(error.contains("broken/crl.pem"), "{error}");
+    let list = || std::fs::read(pki.join("crl.pem")).unwrap();
+    assert_eq!(std::fs::read(alice.join("crl.pem")).unwrap(), list());
+    let controller = alice.join("controller.pem");
+    let error = revoke(&pki, std::slice::from_ref(&controller)).unwrap_err().to_string();
+    assert!(error.contains("broken/crl.pem"), "{error}");
+    assert_eq!(std::fs::read(alice.join("crl.pem")).unwrap(), list());
+    std::fs::remove_dir_all(&broken).unwrap();
+    revoke(&pki, &[controller]).unwrap();
+}
+
+/// A record that cannot be read, as on a broken disk, would otherwise be written again without what it holds.
+#[test]
+fn a_record_that_cannot_be_read_is_not_an_empty_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = authority_in(&dir);
+    let alice = controller(&pki, "alice", &[Scope::Run], None).unwrap().join("controller.pem");
+    let list = std::fs::read(pki.join("crl.pem")).unwrap();
+    let [n1, n2] = ["n1", "n2"].map(|name| [name.to_owned()]);
+    let hour = Micros::new(3_600_000_000);
+    type Run<'a> = &'a dyn Fn() -> Result<(), PkiError>;
+    let commands: [(&str, Run<'_>); 5] = [
+        ("revoked", &|| revoke(&pki, std::slice::from_ref(&alice)).map(drop)),
+        ("renewed", &|| revoke(&pki, std::slice::from_ref(&alice)).map(drop)),
+        ("renewed", &|| renew(&pki, &alice, None)),
+        ("tokens", &|| token(&pki, &n1, hour).map(drop)),
+        ("n2.pem", &|| node(&pki, &n2)),
+    ];
+    for (record, command) in commands {
+        let path = pki.join(record);
+        // Opening it fails with ELOOP.
+        std::os::unix::fs::symlink(record, &path).unwrap();
+        let error = command().unwrap_err();
+        assert!(matches!(error, PkiError::File(_)), "{record}: {error}");
+        assert!(error.to_string().contains(&path.display().to_string()), "{error}");
+        assert!(path.is_symlink(), "{record} was replaced");
+        std::fs::remove_file(&path).unwrap();
+    }
+    assert_eq!(std::fs::read(pki.join("crl.pem")).unwrap(), list);
+    std::fs::remove_file(pki.join("crl.pem")).unwrap();
+    std::os::unix::fs::symlink("crl.pem", pki.join("crl.pem")).unwrap();
+    let error = controller(&pki, "bob", &[], None).unwrap_err();
+    assert!(matches!(error, PkiError::File(_)), "a controller without the list: {error}");
+}
+
+#[test]
+fn an_authority_that_cannot_be_seen_is_not_overwritten() {
+    let dir = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("ca.key", dir.path().join("ca.key")).unwrap();
+    assert!(matches!(init(dir.path()), Err(PkiError::File(_))));
+    assert!(dir.path().join("ca.key").is_symlink());
 }
 
 #[test]

@@ -12,7 +12,7 @@ use ccbench_proto::scope::Scopes;
 use rcgen::{CertificateSigningRequestParams, ExtendedKeyUsagePurpose};
 use rustix::fs::FlockOperation;
 
-use super::revocations::lines;
+use super::records::lines;
 use super::{AUTHORITY, Order, PkiError, Readers, check_not_issued, issuer, read, revocations};
 use super::{sign, write};
 use crate::file::FileError;
@@ -75,7 +75,7 @@ pub(super) fn lock(dir: &Path) -> Result<File, PkiError> {
         rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
         Ok(file)
     };
-    Ok(open().map_err(FileError::of("lock", &path))?)
+    Ok(open().map_err(FileError::io("lock", &path))?)
 }
 
 fn read_all(dir: &Path) -> Result<Vec<PendingToken>, PkiError> {
@@ -85,7 +85,7 @@ fn read_all(dir: &Path) -> Result<Vec<PendingToken>, PkiError> {
 fn write_all(dir: &Path, all: &[PendingToken]) -> Result<(), PkiError> {
     let text: String = all.iter().map(PendingToken::line).collect();
     let path = dir.join(FILE_NAME);
-    Ok(replace(&path, text.as_bytes()).map(drop).map_err(FileError::of("write", &path))?)
+    Ok(replace(&path, text.as_bytes()).map(drop).map_err(FileError::io("write", &path))?)
 }
 
 /// Records a token for a node and removes expired ones.

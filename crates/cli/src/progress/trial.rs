@@ -38,7 +38,7 @@ pub struct TrialSchedule {
 
 impl TrialSchedule {
     /// Returns the schedule of a point's plan.
-    pub fn of(plan: &CheckedPlan) -> Self {
+    pub fn from_plan(plan: &CheckedPlan) -> Self {
         let flows = schedule::flows(plan);
         Self {
             phases: schedule::phases(plan),
@@ -224,9 +224,9 @@ impl<'a> TrialProgress<'a> {
     /// Adds a row of a node's stream to the statistics.
     pub fn record(&mut self, node: &str, event: &wire::RunEvent) {
         self.progress.live.state().record(self.number, node, event);
-        let sample = match &event.of {
-            Some(wire::run_event::Of::FlowSample(sample)) => sample,
-            Some(wire::run_event::Of::Probe(probe)) => {
+        let sample = match &event.payload {
+            Some(wire::run_event::Payload::FlowSample(sample)) => sample,
+            Some(wire::run_event::Payload::Probe(probe)) => {
                 // Its rows count bytes; they have no duration.
                 if probe.kind() == wire::ProbeKind::UdpStream {
                     return;
@@ -477,7 +477,7 @@ mod tests {
             rtt_us: Some(rtt_us),
             ..Default::default()
         };
-        wire::RunEvent { of: Some(wire::run_event::Of::FlowSample(sample)) }
+        wire::RunEvent { payload: Some(wire::run_event::Payload::FlowSample(sample)) }
     }
 
     fn stats(name: &str, bits_per_s: f64, rtt_us: f64) -> GroupStats {
@@ -533,8 +533,8 @@ mod tests {
                     ..Default::default()
                 };
                 for probe in [rtt, stream] {
-                    let of = Some(wire::run_event::Of::Probe(probe));
-                    progress.record("src", &wire::RunEvent { of });
+                    let payload = Some(wire::run_event::Payload::Probe(probe));
+                    progress.record("src", &wire::RunEvent { payload });
                 }
             }
             bytes += if s < 12 { 1_250_000 } else { 2_500_000 };

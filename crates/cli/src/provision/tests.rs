@@ -39,7 +39,7 @@ fn checked(text: &str) -> CheckedPlan {
 }
 
 fn refused(text: &str) -> String {
-    Layout::of(&checked(text)).unwrap_err().to_string()
+    Layout::from_plan(&checked(text)).unwrap_err().to_string()
 }
 
 fn node(name: &str, control: &str) -> ReservedNode {
@@ -50,7 +50,7 @@ fn node(name: &str, control: &str) -> ReservedNode {
 #[test]
 fn addresses_and_routes_are_those_of_the_namespaces() {
     let plan = checked(PLAN);
-    let layout = Layout::of(&plan).unwrap();
+    let layout = Layout::from_plan(&plan).unwrap();
     assert_eq!(layout.title(), "t: 5 nodes, 4 wires");
     assert_eq!(layout.host("b_2"), "b-2");
     let network = |node: &str| layout.network(node, &layout.topology.nodes[node]);
@@ -74,7 +74,7 @@ fn ports_are_not_slower_than_the_fastest_link() {
             );
         }
         let plan = checked(&text);
-        let profile = cloudlab::profile(&Layout::of(&plan).unwrap());
+        let profile = cloudlab::profile(&Layout::from_plan(&plan).unwrap());
         let after = profile.split("ParameterType.INTEGER,\n").nth(1).unwrap();
         after.trim_start().split(',').next().unwrap().parse::<u64>().unwrap()
     };
@@ -105,13 +105,13 @@ fn plans_that_no_testbed_can_run_are_refused() {
 fn the_controllers_machine_has_a_name_of_its_own() {
     let plan =
         checked(&PLAN.replace("c = {}", "Controller = {}").replace("\"c\"", "\"Controller\""));
-    assert_eq!(Layout::of(&plan).unwrap().controller, "controller-0");
+    assert_eq!(Layout::from_plan(&plan).unwrap().controller, "controller-0");
 }
 
 #[test]
 fn the_plan_for_a_testbed_keeps_the_authors_text() {
     let plan = checked(PLAN);
-    let layout = Layout::of(&plan).unwrap();
+    let layout = Layout::from_plan(&plan).unwrap();
     let (a, b) = (node("a", "192.0.2.1"), node("b", "2001:db8::2"));
     let assigned = BTreeMap::from([("a".to_owned(), &a), ("b".to_owned(), &b)]);
     let text = adapted::plan(&layout, PLAN, &assigned).unwrap();
@@ -139,7 +139,7 @@ fn a_device_that_no_node_is_reached_by_is_refused() {
         .replace("two = [\"r\", \"c\"]", "two = [\"r\", \"c\"]\nzwei = [\"r\", \"c\"]")
         .replace("dev = \"to-b\"", "dev = \"to-c-2\"");
     let plan = checked(&text);
-    let layout = Layout::of(&plan).unwrap();
+    let layout = Layout::from_plan(&plan).unwrap();
     let error = adapted::plan(&layout, &text, &BTreeMap::new()).unwrap_err().to_string();
     assert!(error.starts_with("`links.there` is at `to-c-2` of `r`"), "{error}");
 }
@@ -147,7 +147,7 @@ fn a_device_that_no_node_is_reached_by_is_refused() {
 #[test]
 fn nodes_of_a_manifest_are_found_by_their_host_names() {
     let plan = checked(PLAN);
-    let layout = Layout::of(&plan).unwrap();
+    let layout = Layout::from_plan(&plan).unwrap();
     let mut reserved: Vec<ReservedNode> =
         ["a", "b", "b-2", "c", "controller"].map(|name| node(name, "192.0.2.1")).into();
     let error = adapted::assigned(&layout, &reserved).unwrap_err().to_string();
@@ -162,7 +162,7 @@ fn nodes_of_a_manifest_are_found_by_their_host_names() {
 fn texts_of_the_author_cannot_leave_their_place() {
     let about = r#"about = '"""; import os # @NODES@ \'"#;
     let plan = checked(&PLAN.replace("name = \"t\"", &format!("name = \"t\"\n{about}")));
-    let layout = Layout::of(&plan).unwrap();
+    let layout = Layout::from_plan(&plan).unwrap();
     let profile = cloudlab::profile(&layout);
     assert!(
         profile.starts_with(r#""""t: 5 nodes, 4 wires. \"\"\"; import os # @NODES@ \\"#),

@@ -2,7 +2,7 @@
 
 use ccbench_proto::schedule::Point;
 use ccbench_proto::wire::RunEvent;
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::run_event::Payload;
 use ccbench_results::model::{TrialKey, Verdict};
 use ccbench_results::verdict::Judge;
 use ccbench_simulator::{REALTIME_MINUS_MONOTONIC_NS, Simulation, SimulatorError, T0_NS};
@@ -80,8 +80,8 @@ pub fn simulation(point: &Point, seed: u64) -> Result<Simulation, SimulatedTrial
 fn simulate(simulation: Simulation, send: &mpsc::Sender<Batch>) -> Result<(), SimulatorError> {
     let (mut batch, mut rows) = (Batch::with_capacity(BATCH_ROWS), 0);
     let emit = &mut |node: &str, event: RunEvent| {
-        rows += match &event.of {
-            Some(Of::Acks(acks)) => acks.at_ns.len(),
+        rows += match &event.payload {
+            Some(Payload::Acks(acks)) => acks.at_ns.len(),
             _ => 1,
         };
         batch.push((node.to_owned(), event));
@@ -127,10 +127,10 @@ async fn record(
 
 /// Returns when a sample was taken, on the virtual clock. Other rows may be older than rows before them.
 fn sampled_at_ns(event: &RunEvent) -> Option<u64> {
-    match event.of.as_ref()? {
-        Of::FlowSample(row) => Some(row.at_ns),
-        Of::QdiscSample(row) => Some(row.at_ns),
-        Of::Event(row) => Some(row.at_ns),
+    match event.payload.as_ref()? {
+        Payload::FlowSample(row) => Some(row.at_ns),
+        Payload::QdiscSample(row) => Some(row.at_ns),
+        Payload::Event(row) => Some(row.at_ns),
         _ => None,
     }
 }

@@ -187,7 +187,7 @@ impl StateDir {
     /// Creates the directory and locks it.
     fn make(path: PathBuf) -> Result<Self, FileError> {
         use std::os::unix::fs::DirBuilderExt;
-        let fail = FileError::of("make the state directory", &path);
+        let fail = FileError::io("make the state directory", &path);
         let make = |dir: &Path| {
             let mut builder = std::fs::DirBuilder::new();
             builder.recursive(true).mode(0o700).create(dir).map_err(&fail)

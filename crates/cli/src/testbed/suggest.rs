@@ -19,7 +19,7 @@ pub struct Host {
 
 impl Host {
     /// Takes the properties from `info` of a node in a namespace of this machine.
-    pub fn of(info: &NodeInfo) -> Self {
+    pub fn new(info: &NodeInfo) -> Self {
         let all = cpu::since_boot().first().copied().unwrap_or_default();
         let has_netem = info.qdiscs.iter().any(|kind| kind == "netem");
         Self { cpus: info.cpus, steal_pct: all.steal_pct(), has_netem }

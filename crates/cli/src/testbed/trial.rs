@@ -64,7 +64,9 @@ pub(super) async fn run(
         other => other,
     };
     boot(trial, testbed, progress, interrupt).await.map_err(not_run)?;
-    let mut prepared = PreparedTrial::of(trial, testbed, key, interrupt).await.map_err(not_run)?;
+    wait_for_drift(trial, testbed, progress, interrupt).await.map_err(not_run)?;
+    let mut prepared =
+        PreparedTrial::prepare(trial, testbed, key, interrupt).await.map_err(not_run)?;
     let left_before = testbed.agents.take_not_undone();
     let recorded = prepared.run(testbed, progress, interrupt).await;
     // The nodes are prepared, so reset them even after an error.
@@ -125,6 +127,26 @@ async fn boot(
     }
 }
 
+/// Waits until the next measurement of the clocks will give their drift exactly enough for the trial.
+async fn wait_for_drift(
+    trial: Trial<'_>,
+    testbed: &mut Testbed,
+    progress: &TrialProgress<'_>,
+    interrupt: &mut Interrupt,
+) -> Result<(), BackendError> {
+    let wait = testbed.agents.wait_for_drift(schedule::length(&trial.point.plan)).await?;
+    if wait.is_zero() {
+        return Ok(());
+    }
+    let seconds = wait.as_secs_f64();
+    progress
+        .message("clock", &format!("measuring the drift of the nodes' clocks for {seconds:.1} s"));
+    tokio::select! {
+        () = tokio::time::sleep(wait) => Ok(()),
+        () = interrupt.requested() => Err(BackendError::Interrupted),
+    }
+}
+
 /// Waits until every node would accept the trial, because a machine's interfaces may come up after its agent.
 async fn ready(
     trial: Trial<'_>,
@@ -160,7 +182,7 @@ impl<'a> PreparedTrial<'a> {
     ///
     /// # Errors
     /// A node refuses or does not answer, or the user stops the run. No node stays prepared.
-    async fn of(
+    async fn prepare(
         trial: Trial<'a>,
         testbed: &mut Testbed,
         key: TrialKey,

@@ -11,10 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use ccbench_results::model::TrialFilter;
 use ccbench_results::openmetrics::CONTENT_TYPE as METRICS_TYPE;
 use ccbench_results::report;
-use ccbench_results::summarize::RunSummary;
 use http_body_util::{Either, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::header::{CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST};
@@ -34,6 +32,7 @@ use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::warn;
 
+use super::report::Reports;
 use super::socket::{self, ACCEPT_PAUSE, STALL_TIMEOUT};
 use super::{ViewError, absolute};
 use crate::console::message;
@@ -42,15 +41,24 @@ use crate::runtime::blocking;
 
 /// A connection without a complete request for this long is closed.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long open pages may take to ask for the report after the run. A page that is paused or asleep does not ask.
+/// How long open pages may take to ask for the report after the run, and again when it is made. A page that is paused or asleep does not
+/// ask.
 const REPORT_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long sending the report may take after that.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(60);
+/// A report that is made within this time is sent without the page that waits for it.
+const PROMPT_REPORT: Duration = Duration::from_millis(300);
+/// The page that waits for the report. Its last element, which reloads it, is sent when the report is made.
+const WAITING_PAGE: &str = include_str!("http/waiting.html");
+/// The policy of that page, which has no script and no style.
+const WAITING_POLICY: &str = "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 /// Maximum number of concurrent connections; others are closed. A browser opens at most six.
 const MAX_CONNECTIONS: usize = 64;
 
-type Events = StreamBody<ReceiverStream<Result<Frame<Bytes>, Infallible>>>;
-type Answer = Response<Either<Full<Bytes>, Events>>;
+/// A part of a body that is sent while it is made.
+type Part = Result<Frame<Bytes>, Infallible>;
+type Body = Either<Full<Bytes>, StreamBody<ReceiverStream<Part>>>;
+type Answer = Response<Body>;
 
 /// The web server of one run.
 pub struct Site {
@@ -65,6 +73,7 @@ struct Shared {
     token: String,
     /// Nonce of the live page's style and script.
     nonce: String,
+    reports: Arc<Reports>,
     counts: watch::Sender<Counts>,
 }
 
@@ -75,9 +84,16 @@ struct Counts {
     following: usize,
     /// Pages that know about the end of the run but have not asked for its report.
     awaiting: usize,
-    /// Pages that have asked for the report but do not have it yet.
+    /// Pages that have asked for the report while it is being made.
+    waiting: usize,
+    /// Pages that have waited for the report and know that it is made, but have not asked for it again.
+    reloading: usize,
+    /// Pages to which the report is being sent.
     loading: usize,
 }
+
+/// A page that has asked for the report and waits while it is being made. It is counted until it is dropped.
+struct WaitingPage(Arc<Shared>);
 
 /// State of a connection.
 #[derive(Default)]
@@ -103,6 +119,12 @@ impl Site {
     /// # Errors
     /// No port or no random numbers are available.
     pub fn bind(dir: &Path) -> Result<Self, ViewError> {
+        let dir = absolute(dir);
+        let reports = Reports::new(&dir);
+        Self::with(dir, reports)
+    }
+
+    fn with(dir: PathBuf, reports: Arc<Reports>) -> Result<Self, ViewError> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .map_err(ViewError::io("listen on 127.0.0.1"))?;
         let address = listener.local_addr().map_err(ViewError::io("read the port of the page"))?;
@@ -110,7 +132,7 @@ impl Site {
         prepared.map_err(ViewError::io("prepare the socket of the page"))?;
         let (counts, _) = watch::channel(Counts::default());
         let (token, nonce) = (random_hex()?, random_hex()?);
-        let shared = Shared { dir: absolute(dir), address, token, nonce, counts };
+        let shared = Shared { dir, address, token, nonce, reports, counts };
         Ok(Self { listener, shared: Arc::new(shared) })
     }
 
@@ -132,7 +154,8 @@ impl Site {
                 message(
                     "waiting for the open page to load the report (press Ctrl-C to end at once)",
                 );
-                tokio::select! { () = shared.reported() => {}, () = interrupted() => {} }
+                let reported = shared.reported(REPORT_TIMEOUT);
+                tokio::select! { () = reported => {}, () = interrupted() => {} }
             }
         };
         tokio::select! { () = self.serve() => {}, () = ended => {} }
@@ -204,13 +227,17 @@ async fn connection(stream: net::TcpStream, shared: Arc<Shared>) {
 }
 
 impl Shared {
-    /// Waits until every open page has the report or has not asked for it in time.
-    async fn reported(&self) {
+    /// Waits until every open page has the report or has not asked for it in time. Making the report may take any time, sending it at most
+    /// `send_limit`.
+    async fn reported(&self, send_limit: Duration) {
         let mut counts = self.counts.subscribe();
         let asked = counts.wait_for(|counts| counts.following + counts.awaiting == 0);
         // A page that does not ask gets no report.
         let _ = timeout(REPORT_REQUEST_TIMEOUT, asked).await;
-        let _ = timeout(REPORT_TIMEOUT, counts.wait_for(|counts| counts.loading == 0)).await;
+        let _ = counts.wait_for(|counts| counts.waiting == 0).await;
+        let asked = counts.wait_for(|counts| counts.reloading + counts.waiting == 0);
+        let _ = timeout(REPORT_REQUEST_TIMEOUT, asked).await;
+        let _ = timeout(send_limit, counts.wait_for(|counts| counts.loading == 0)).await;
     }
 
     async fn answer(
@@ -230,10 +257,11 @@ impl Shared {
             return text(StatusCode::METHOD_NOT_ALLOWED, "only GET is allowed\n");
         }
         let page = page.to_owned();
+        let ticket = request.uri().query().and_then(|query| query.parse().ok());
         let is_running = page.is_empty() && connect(&self.dir).await.is_ok();
         match page.as_str() {
             "" if is_running => self.live_page(),
-            "" | "report" => self.report(state).await,
+            "" | "report" => self.report(state, ticket).await,
             "events" => self.events(state),
             "metrics" => self.metrics().await,
             _ => text(StatusCode::NOT_FOUND, "no such page\n"),
@@ -254,30 +282,26 @@ impl Shared {
             "default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; connect-src 'self'; img-src data:; base-uri 'none'; \
              form-action 'none'; frame-ancestors 'none'"
         );
-        html(StatusCode::OK, report::live_page(nonce), &policy)
+        html(Either::Left(Full::from(report::live_page(nonce))), &policy)
     }
 
-    async fn report(&self, state: &Connection) -> Answer {
-        // The connection ends after the response. Only then does the page have the report.
-        if !state.sends_report.swap(true, Ordering::Relaxed) {
-            self.counts.send_modify(|counts| {
-                counts.awaiting = counts.awaiting.saturating_sub(1);
-                counts.loading += 1;
-            });
-        }
-        let dir = self.dir.clone();
-        // Polars must not run in this runtime, and reading takes time.
-        let page = spawn_blocking(move || {
-            let summary = RunSummary::compute(&dir, TrialFilter::default())?;
-            Ok::<_, ccbench_results::Error>(report::html(&summary)?)
-        });
-        let mut answer = match page.await {
-            Ok(Ok(page)) => html(StatusCode::OK, page, report::POLICY),
-            Ok(Err(error)) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error}\n")),
-            Err(error) => text(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                &format!("cannot make the report: {error}\n"),
-            ),
+    /// Returns the report, or while it is being made a page that waits for it. That page then asks again with its ticket.
+    async fn report(self: &Arc<Self>, state: &Connection, ticket: Option<u64>) -> Answer {
+        let (waiting, had_ticket) = WaitingPage::new(self, ticket);
+        let number = self.reports.request(had_ticket);
+        let report = timeout(PROMPT_REPORT, self.reports.made(number)).await;
+        let mut answer = match report {
+            Ok(report) => {
+                // The connection ends after the response. Only then does the page have the report.
+                if !state.sends_report.swap(true, Ordering::Relaxed) {
+                    self.counts.send_modify(|counts| counts.loading += 1);
+                }
+                match report {
+                    Ok(page) => html(Either::Left(Full::new(page)), report::POLICY),
+                    Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error}\n")),
+                }
+            }
+            Err(_) => waiting.answer(number),
         };
         answer.headers_mut().insert(CONNECTION, header("close"));
         answer
@@ -313,6 +337,66 @@ impl Shared {
     }
 }
 
+impl WaitingPage {
+    /// Counts a page that asks for the report, for the first time or with a ticket, which it uses up. Returns also whether the ticket was
+    /// valid.
+    fn new(shared: &Arc<Shared>, ticket: Option<u64>) -> (Self, bool) {
+        let had_ticket = ticket.is_some_and(|ticket| shared.reports.take_ticket(ticket));
+        shared.counts.send_modify(|counts| {
+            match ticket {
+                None => counts.awaiting = counts.awaiting.saturating_sub(1),
+                Some(_) if had_ticket => counts.reloading = counts.reloading.saturating_sub(1),
+                // The user has reloaded the report, or the ticket has expired: the page is no longer counted.
+                Some(_) => {}
+            }
+            counts.waiting += 1;
+        });
+        (Self(Arc::clone(shared)), had_ticket)
+    }
+
+    /// Returns the page, which is complete when the report with this number is made.
+    fn answer(self, number: u64) -> Answer {
+        let (send, receive) = mpsc::channel(1);
+        tokio::spawn(self.send(number, send, REPORT_REQUEST_TIMEOUT));
+        let body = StreamBody::new(ReceiverStream::new(receive));
+        html(Either::Right(body), WAITING_POLICY)
+    }
+
+    /// Sends the page. Its ticket is valid for `expiry` after that: not every client follows the reload.
+    async fn send(self, number: u64, send: mpsc::Sender<Part>, expiry: Duration) {
+        let shared = Arc::clone(&self.0);
+        if send_text(&send, WAITING_PAGE.to_owned()).await.is_err() {
+            return;
+        }
+        tokio::select! {
+            _ = shared.reports.made(number) => {}
+            () = send.closed() => return,
+        }
+        // Counted before the end of the page is sent, because it may ask at once.
+        shared.counts.send_modify(|counts| counts.reloading += 1);
+        let ticket = shared.reports.ticket();
+        let reload = format!("<meta http-equiv=\"refresh\" content=\"0; url=report?{ticket}\">\n");
+        let sent = send_text(&send, reload).await;
+        // The page is complete and no longer waits.
+        drop(send);
+        drop(self);
+        if sent.is_ok() {
+            sleep(expiry).await;
+        }
+        if shared.reports.take_ticket(ticket) {
+            shared.counts.send_modify(|counts| {
+                counts.reloading = counts.reloading.saturating_sub(1);
+            });
+        }
+    }
+}
+
+impl Drop for WaitingPage {
+    fn drop(&mut self) {
+        self.0.counts.send_modify(|counts| counts.waiting = counts.waiting.saturating_sub(1));
+    }
+}
+
 const fn header(value: &'static str) -> hyper::header::HeaderValue {
     hyper::header::HeaderValue::from_static(value)
 }
@@ -325,17 +409,13 @@ async fn connect(dir: &Path) -> io::Result<UnixStream> {
 }
 
 /// Sends the run's updates as events, and the event `end` at its end.
-async fn relay(
-    shared: Arc<Shared>,
-    state: Arc<Connection>,
-    send: mpsc::Sender<Result<Frame<Bytes>, Infallible>>,
-) {
+async fn relay(shared: Arc<Shared>, state: Arc<Connection>, send: mpsc::Sender<Part>) {
     shared.counts.send_modify(|counts| counts.following += 1);
     let mut reason = forward(&shared.dir, &send).await;
     if matches!(reason, CloseReason::Run) {
         // Counted before the event is sent, because the page may answer at once.
         shared.counts.send_modify(|counts| counts.awaiting += 1);
-        if let Err(error) = send_event(&send, "event: end\ndata: {}\n\n".into()).await {
+        if let Err(error) = send_text(&send, "event: end\ndata: {}\n\n".into()).await {
             shared.counts.send_modify(|counts| counts.awaiting = counts.awaiting.saturating_sub(1));
             reason = error;
         }
@@ -346,7 +426,7 @@ async fn relay(
     shared.counts.send_modify(|counts| counts.following = counts.following.saturating_sub(1));
 }
 
-async fn forward(dir: &Path, send: &mpsc::Sender<Result<Frame<Bytes>, Infallible>>) -> CloseReason {
+async fn forward(dir: &Path, send: &mpsc::Sender<Part>) -> CloseReason {
     let connected = connect(dir).await.and_then(|stream| {
         stream.set_nonblocking(true)?;
         net::UnixStream::from_std(stream)
@@ -359,17 +439,15 @@ async fn forward(dir: &Path, send: &mpsc::Sender<Result<Frame<Bytes>, Infallible
             () = send.closed() => return CloseReason::Page,
         };
         let Ok(Some(line)) = line else { return CloseReason::Run };
-        if let Err(reason) = send_event(send, format!("data: {line}\n\n")).await {
+        if let Err(reason) = send_text(send, format!("data: {line}\n\n")).await {
             return reason;
         }
     }
 }
 
-async fn send_event(
-    send: &mpsc::Sender<Result<Frame<Bytes>, Infallible>>,
-    event: String,
-) -> Result<(), CloseReason> {
-    let frame = Ok(Frame::data(Bytes::from(event)));
+/// Sends the next part of a body.
+async fn send_text(send: &mpsc::Sender<Part>, text: String) -> Result<(), CloseReason> {
+    let frame = Ok(Frame::data(Bytes::from(text)));
     send.send_timeout(frame, STALL_TIMEOUT).await.map_err(|error| match error {
         SendTimeoutError::Timeout(_) => CloseReason::Stalled,
         SendTimeoutError::Closed(_) => CloseReason::Page,
@@ -387,20 +465,15 @@ fn text(status: StatusCode, text: &str) -> Answer {
     with_headers(status, body, "text/plain; charset=utf-8")
 }
 
-fn html(status: StatusCode, page: String, policy: &str) -> Answer {
-    let mut answer =
-        with_headers(status, Either::Left(Full::from(page)), "text/html; charset=utf-8");
+fn html(body: Body, policy: &str) -> Answer {
+    let mut answer = with_headers(StatusCode::OK, body, "text/html; charset=utf-8");
     if let Ok(policy) = policy.parse() {
         answer.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
     }
     answer
 }
 
-fn with_headers(
-    status: StatusCode,
-    body: Either<Full<Bytes>, Events>,
-    content_type: &'static str,
-) -> Answer {
+fn with_headers(status: StatusCode, body: Body, content_type: &'static str) -> Answer {
     let mut answer = Response::new(body);
     *answer.status_mut() = status;
     let headers = [

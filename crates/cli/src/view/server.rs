@@ -35,12 +35,17 @@ impl Server {
             let _guard = runtime.enter();
             net::UnixListener::from_std(listener)
         };
+        let mut runtime = UnusedRuntime(Some(runtime));
         let listener = listener.map_err(ViewError::io("listen on the socket of live views"))?;
         let (stop, stopped) = watch::channel(false);
         let live = live.clone();
         let thread = std::thread::Builder::new()
             .name("live views".to_owned())
-            .spawn(move || serve(runtime, listener, live, site, stopped))
+            .spawn(move || {
+                if let Some(runtime) = runtime.0.take() {
+                    serve(runtime, listener, live, site, stopped);
+                }
+            })
             .map_err(ViewError::io("start the thread of live views"))?;
         Ok(Self { stop, thread: Some(thread), url })
     }
@@ -71,6 +76,17 @@ impl Drop for Server {
     }
 }
 
+/// A runtime without a thread. Dropping a runtime in asynchronous code panics, and that is where a server is started.
+struct UnusedRuntime(Option<Runtime>);
+
+impl Drop for UnusedRuntime {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
 fn serve(
     runtime: Runtime,
     listener: net::UnixListener,
@@ -87,6 +103,6 @@ fn serve(
         };
         tokio::join!(socket::serve(listener, live, stopped), pages);
     });
-    // A report that nobody waits for may still be in computation.
+    // A thread may still wait for a place in the queue of the run's socket.
     runtime.shutdown_background();
 }

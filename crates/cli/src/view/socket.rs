@@ -153,7 +153,7 @@ pub fn find(dir: Option<&Path>) -> Result<UnixStream, ViewError> {
         (None, _) => Err(ViewError::NothingRuns),
         (Some(last), false) => {
             let all = running.into_iter().chain([last]);
-            let named = |stream| Some(InProgress::of(String::new(), stream)?.to_string());
+            let named = |stream| Some(InProgress::query(String::new(), stream)?.to_string());
             Err(ViewError::Several(all.filter_map(named).collect()))
         }
     }
@@ -187,7 +187,7 @@ pub struct InProgress {
 
 impl InProgress {
     /// Asks the run at the other end of its socket. Returns `None` if it has ended.
-    fn of(name: String, stream: UnixStream) -> Option<Self> {
+    fn query(name: String, stream: UnixStream) -> Option<Self> {
         stream.set_read_timeout(Some(REPLY_TIMEOUT)).ok()?;
         let pid = socket_peercred(&stream).ok()?.pid.as_raw_pid();
         let directory = match read_update(stream) {
@@ -217,7 +217,7 @@ impl std::fmt::Display for InProgress {
 pub fn in_progress() -> Vec<InProgress> {
     let found = names().into_iter().filter_map(|name| {
         let stream = connect(&name).ok()?;
-        InProgress::of(name, stream)
+        InProgress::query(name, stream)
     });
     found.collect()
 }

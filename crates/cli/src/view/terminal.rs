@@ -23,7 +23,7 @@ const MAX_QUEUED_UPDATES: usize = 2;
 const PAGE_LINES: isize = 10;
 /// Shown instead of the keys after the user has stopped the run.
 const STOPPING: &str =
-    "stopping: running trials are discarded, finished trials are kept · Ctrl-C again stops at once";
+    "stopping: running trials are discarded, others kept · Ctrl-C again stops at once";
 
 /// Whether a screen of this process covers the terminal.
 static IS_OPEN: AtomicBool = AtomicBool::new(false);
@@ -40,9 +40,9 @@ pub enum CtrlC {
 impl CtrlC {
     const fn keys(self) -> &'static str {
         match self {
-            Self::Closes => "q closes · ↑ ↓ PgUp PgDn scroll the flows",
+            Self::Closes => "q closes · ↑ ↓ PgUp PgDn scroll",
             Self::StopsRun => {
-                "q closes this view, the run goes on · Ctrl-C stops the run · ↑ ↓ PgUp PgDn scroll the flows"
+                "q closes the view, the run goes on · Ctrl-C stops the run · ↑ ↓ PgUp PgDn scroll"
             }
         }
     }
@@ -161,6 +161,13 @@ mod tests {
     use ratatui::crossterm::event::KeyEvent;
 
     use super::*;
+
+    #[test]
+    fn the_last_line_fits_into_80_columns() {
+        for text in [CtrlC::Closes.keys(), CtrlC::StopsRun.keys(), STOPPING] {
+            assert!(text.chars().count() <= 80, "{text}");
+        }
+    }
 
     #[test]
     fn keys_close_scroll_and_stop() {

@@ -25,15 +25,17 @@ use tonic::{Code, Request, Response, Status};
 
 /// The version that the agent reports.
 pub(crate) const VERSION: &str = "99.0.0";
+/// What a Reset undoes.
+pub(crate) const UNDONE: &str = "qdisc of eth1: fq_codel";
 
 /// Returns the last message of a stream.
 pub(crate) fn done() -> Vec<u8> {
-    row(wire::run_event::Of::Done(wire::Done::default()))
+    row(wire::run_event::Payload::Done(wire::Done::default()))
 }
 
 /// Returns a message of a stream.
-pub(crate) fn row(of: wire::run_event::Of) -> Vec<u8> {
-    wire::RunEvent { of: Some(of) }.encode_to_vec()
+pub(crate) fn row(payload: wire::run_event::Payload) -> Vec<u8> {
+    wire::RunEvent { payload: Some(payload) }.encode_to_vec()
 }
 
 /// Starts an agent on a free port of the loopback interface that sends these messages as the stream of Run. It runs until the
@@ -60,6 +62,12 @@ pub(crate) fn serve_leaving(
     start(FakeAgent { runs, leaves: Some(left), port_in_use_after, ..FakeAgent::default() })
 }
 
+/// Starts an agent whose Reset undoes nothing: it has nothing to undo, or could not undo `left`.
+pub(crate) fn serve_undoing_nothing(left: Option<&'static str>) -> SocketAddr {
+    let leaves = left.map(|left| (1, left));
+    start(FakeAgent { leaves, undoes_nothing: true, ..FakeAgent::default() })
+}
+
 /// Starts an agent that never takes a file. It reports the arrival of each.
 pub(crate) fn serve_holding_files(arrived: Sender<()>) -> SocketAddr {
     start(FakeAgent { holds_files: Some(arrived), ..FakeAgent::default() })
@@ -84,6 +92,11 @@ pub(crate) fn serve_tls(pki: &Path, file: &str) -> SocketAddr {
     let authority = Certificate::from_pem(read("ca.pem"));
     let tls = ServerTlsConfig::new().identity(identity).client_ca_root(authority);
     start_with(FakeAgent::default(), Server::builder().tls_config(tls).unwrap())
+}
+
+/// Starts an agent whose node another run's trial holds: it accepts no Reset of a run.
+pub(crate) fn serve_held() -> SocketAddr {
+    start(FakeAgent { is_held: true, ..FakeAgent::default() })
 }
 
 /// Starts an agent that permits the client only to read.
@@ -159,6 +172,7 @@ struct FakeAgent {
     /// Whether its clock differs from that of this machine.
     is_elsewhere: bool,
     permits_only_reads: bool,
+    is_held: bool,
     /// A call, and the status with which the agent answers it.
     refuses: Option<(&'static str, (Code, &'static str))>,
     is_rebooted: bool,
@@ -174,6 +188,7 @@ struct FakeAgent {
     resets: Arc<AtomicU32>,
     /// The number of a Reset, and what it cannot undo.
     leaves: Option<(u32, &'static str)>,
+    undoes_nothing: bool,
     /// The number of descriptions after which another socket occupies a port, until the next description.
     port_in_use_after: Option<u32>,
     /// Receives a message for each file; the agent does not answer the call.
@@ -232,7 +247,8 @@ impl FakeAgent {
                 let number = self.resets.fetch_add(1, Ordering::Relaxed) + 1;
                 let left = self.leaves.filter(|(leaving, _)| *leaving == number);
                 let failed = left.map(|(_, what)| what.to_owned()).into_iter().collect();
-                wire::ResetReply { failed, ..wire::ResetReply::default() }.encode_to_vec()
+                let undone = if self.undoes_nothing { vec![] } else { vec![UNDONE.to_owned()] };
+                wire::ResetReply { undone, failed }.encode_to_vec()
             }
             // Check, Prepare and Reboot: a message with default values in all fields has no bytes.
             _ => vec![],
@@ -299,7 +315,8 @@ impl tower::Service<HttpRequest<Body>> for FakeAgent {
             let refused = Status::unavailable("the machine is down");
             return Box::pin(async move { Ok(refused.into_http()) });
         }
-        let answers = Answers(self.answers(path));
+        let refuses_runs = self.is_held && path.ends_with("/Reset");
+        let answers = Answers { messages: self.answers(path), refuses_runs };
         Box::pin(async move {
             Ok(tonic::server::Grpc::new(Raw).server_streaming(answers, request).await)
         })
@@ -307,15 +324,22 @@ impl tower::Service<HttpRequest<Body>> for FakeAgent {
 }
 
 /// The answers to one call.
-struct Answers(Vec<Vec<u8>>);
+struct Answers {
+    messages: Vec<Vec<u8>>,
+    /// Whether a request that names a run is refused. One without a run or anything else has no bytes.
+    refuses_runs: bool,
+}
 
-impl tonic::server::ServerStreamingService<()> for Answers {
+impl tonic::server::ServerStreamingService<Vec<u8>> for Answers {
     type Response = Vec<u8>;
     type ResponseStream = tokio_stream::Iter<std::vec::IntoIter<Result<Vec<u8>, Status>>>;
     type Future = Ready<Result<Response<Self::ResponseStream>, Status>>;
 
-    fn call(&mut self, _: Request<()>) -> Self::Future {
-        let messages: Vec<_> = self.0.drain(..).map(Ok).collect();
+    fn call(&mut self, request: Request<Vec<u8>>) -> Self::Future {
+        if self.refuses_runs && !request.get_ref().is_empty() {
+            return ready(Err(Status::failed_precondition("this node is held by another run")));
+        }
+        let messages: Vec<_> = self.messages.drain(..).map(Ok).collect();
         ready(Ok(Response::new(tokio_stream::iter(messages))))
     }
 }
@@ -326,7 +350,7 @@ struct Raw;
 
 impl Codec for Raw {
     type Encode = Vec<u8>;
-    type Decode = ();
+    type Decode = Vec<u8>;
     type Encoder = Self;
     type Decoder = Self;
     fn encoder(&mut self) -> Self {
@@ -347,10 +371,11 @@ impl Encoder for Raw {
 }
 
 impl Decoder for Raw {
-    type Item = ();
+    type Item = Vec<u8>;
     type Error = Status;
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<()>, Status> {
-        buffer.advance(buffer.remaining());
-        Ok(Some(()))
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
+        let mut bytes = vec![0; buffer.remaining()];
+        buffer.copy_to_slice(&mut bytes);
+        Ok(Some(bytes))
     }
 }

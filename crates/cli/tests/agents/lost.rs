@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
-use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_proto::wire::{self, run_event::Payload};
 use ccbench_results::TrialStatus;
 use ccbench_tests::SETUP_TIMEOUT;
 use rustix::process::{Pid, Signal, kill_process};
@@ -21,7 +21,11 @@ const LEFT: &str = "link up on eth1: busy";
 /// Returns a row of the plan's probe.
 pub(crate) fn probe() -> Vec<u8> {
     let kind = wire::ProbeKind::Ping.into();
-    fake::row(Of::Probe(wire::Probe { probe_id: "rtt".to_owned(), kind, ..wire::Probe::default() }))
+    fake::row(Payload::Probe(wire::Probe {
+        probe_id: "rtt".to_owned(),
+        kind,
+        ..wire::Probe::default()
+    }))
 }
 
 #[test]

@@ -8,5 +8,6 @@ mod log;
 mod lost;
 mod reboot;
 mod refused;
+mod reset;
 mod revoked;
 mod version;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::process::Command;
 
-use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_proto::wire::{self, run_event::Payload};
 use ccbench_results::TrialStatus;
 use tonic::Code;
 
@@ -42,7 +42,7 @@ fn a_run_whose_plan_is_refused_leaves_no_results_directory() {
 fn an_agent_that_cannot_check_a_plan_runs_it() {
     let kind = wire::ProbeKind::Ping.into();
     let row = wire::Probe { probe_id: "rtt".to_owned(), kind, ..wire::Probe::default() };
-    let messages = vec![fake::row(Of::Probe(row)), fake::done()];
+    let messages = vec![fake::row(Payload::Probe(row)), fake::done()];
     let one = serve_refusing("/Check", (Code::Unimplemented, "no such RPC"), messages);
     let (status, reasons, ..) = run_on(one);
     assert_eq!((status, reasons), (TrialStatus::Ok, vec![]));

@@ -58,4 +58,11 @@ fn an_agent_whose_certificate_is_revoked_is_refused() {
     let (code, message) = describe(dir, &["--pki", "pki", "--crl", "missing.pem"]);
     assert_eq!(code, Some(1), "{message}");
     assert!(message.contains("missing.pem"), "{message}");
+    // A list that is there but cannot be read must not be taken for a missing one.
+    let list = dir.join("pki/alice/crl.pem");
+    std::fs::remove_file(&list).unwrap();
+    std::os::unix::fs::symlink("crl.pem", &list).unwrap();
+    let (code, message) = describe(dir, &alice);
+    assert_eq!(code, Some(1), "{message}");
+    assert!(message.contains("cannot look for pki/alice/crl.pem: "), "{message}");
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use ccbench_proto::event::{Kind, NoData};
-use ccbench_proto::wire::{self, encoded_field as field, run_event::Of};
+use ccbench_proto::wire::{self, encoded_field as field, run_event::Payload};
 use ccbench_results::TrialStatus;
 use ccbench_results::store::RunDir;
 use prost::Message as _;
@@ -34,7 +34,7 @@ length = "200ms"
 fn run(messages: Vec<Vec<u8>>) -> (TrialStatus, Vec<String>, Vec<String>) {
     let kind = wire::ProbeKind::Ping.into();
     let row = wire::Probe { probe_id: "rtt".to_owned(), kind, ..wire::Probe::default() };
-    let ending = [fake::row(Of::Probe(row)), fake::done()];
+    let ending = [fake::row(Payload::Probe(row)), fake::done()];
     let (status, reasons, notes, _) = run_on(serve(messages.into_iter().chain(ending).collect()));
     (status, reasons, notes)
 }
@@ -94,10 +94,10 @@ fn unreadable_events_degrade_the_trial() {
     let older = [field(2, b"flow_error"), field(4, b"unable to connect")].concat();
     let message = field(4242, b"a kind of row of a later version");
     let row = wire::Interval { flow_id: "l4s/0".into(), ..wire::Interval::default() };
-    let row = wire::RunEvent { of: Some(Of::Interval(row)) }.encode_to_vec();
+    let row = wire::RunEvent { payload: Some(Payload::Interval(row)) }.encode_to_vec();
     let what = 99;
     let timing = wire::LinkTiming { link: "l4s".into(), what, ..wire::LinkTiming::default() };
-    let timing = wire::RunEvent { of: Some(Of::LinkTiming(timing)) }.encode_to_vec();
+    let timing = wire::RunEvent { payload: Some(Payload::LinkTiming(timing)) }.encode_to_vec();
     let (status, reasons, _) =
         run(vec![in_stream(&newer), in_stream(&older), message, row, timing]);
     assert_eq!(status, TrialStatus::Degraded);

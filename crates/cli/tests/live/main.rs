@@ -124,6 +124,17 @@ fn get(url: &str) -> String {
     text
 }
 
+/// Returns the report at the address of a run that has ended. Reloads a page that waits for it, as a browser does.
+fn report(url: &str) -> String {
+    let mut address = url.trim().to_owned();
+    loop {
+        let page = get(&address);
+        let Some((_, next)) = page.split_once("content=\"0; url=") else { return page };
+        let next = next.split('"').next().unwrap();
+        address = format!("{}/{next}", url.trim().trim_end_matches('/'));
+    }
+}
+
 /// Waits until the script returns true.
 fn wait_for(browser: &Browser, script: &str) {
     const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -166,7 +177,7 @@ fn other_processes_show_a_run_in_progress() {
     let (code, rest) = run.end();
     assert_eq!(code, Some(130), "{rest}");
     // The same address now serves the report.
-    let page = get(&url);
+    let page = report(&url);
     assert!(page.starts_with("HTTP/1.1 200") && page.contains("id=\"run\""), "the report");
     kill_process(Pid::from_child(&view), Signal::INT).unwrap();
     assert_eq!(view.wait().unwrap().code(), Some(0));

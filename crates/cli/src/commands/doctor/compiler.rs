@@ -12,10 +12,11 @@ const NAMES: [&str; 7] =
 
 /// Checks for a compiler.
 pub(super) fn check() -> Check {
-    of(NAMES.into_iter().filter_map(|name| Some((name, version(name)?))))
+    check_of(NAMES.into_iter().filter_map(|name| Some((name, version(name)?))))
 }
 
-fn of(mut found: impl Iterator<Item = (&'static str, u32)>) -> Check {
+/// Checks the compilers that were found: their names and versions.
+fn check_of(mut found: impl Iterator<Item = (&'static str, u32)>) -> Check {
     let mut old = String::new();
     let new = found.find_map(|(name, version)| match version >= OLDEST {
         true => Some(name.to_owned()),
@@ -47,10 +48,10 @@ mod tests {
     #[test]
     fn a_new_enough_clang_is_found_under_any_name() {
         assert_eq!(major("Debian clang version 19.1.7 (3+b1)\nTarget: x\n"), Some(19));
-        let newer = of([("clang", 14), ("clang-19", 19)].into_iter());
+        let newer = check_of([("clang", 14), ("clang-19", 19)].into_iter());
         assert!(newer.is_ok() && newer.found == "clang-19", "{newer:?}");
-        let old = of([("clang", 14)].into_iter());
+        let old = check_of([("clang", 14)].into_iter());
         assert!(!old.is_ok() && old.found == "clang is version 14", "{old:?}");
-        assert!(of(std::iter::empty()).remedy.contains("apt-get install clang-19"));
+        assert!(check_of(std::iter::empty()).remedy.contains("apt-get install clang-19"));
     }
 }
