@@ -11,6 +11,7 @@ use rustix::process::Signal;
 use crate::failure::Failure;
 use crate::lane::{CLEAN, FaultResult, Lane, RUN, SHORT};
 use crate::nodes::{controller, read};
+use crate::victim::Victim;
 
 /// Within this time, an agent that will be killed has recorded changes.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -112,7 +113,7 @@ impl Lane {
         let path = self.bench.path(damage.file);
         let whole = replace(&path, |whole| damage.apply(whole));
         let watch = CpuWatch::start();
-        let ran = self.run_with_agent(&[], &CLEAN);
+        let ran = self.run_with_agent(Victim::Agent, &[], &CLEAN);
         let cpu = watch.report();
         let status = ran?;
         let code = status.and_then(|status| status.code());
@@ -147,7 +148,7 @@ impl Lane {
     }
 
     /// Kills node a's agent and the controller when node a has been changed, and waits for node b.
-    fn interrupt_trial(&mut self) -> Result<(), Failure> {
+    pub fn interrupt_trial(&mut self) -> Result<(), Failure> {
         self.ensure_started()?;
         let mut child = controller(&self.bench, &self.nodes[0], &[], &SHORT).spawn().unwrap();
         let journal = self.bench.path("a/state/undo.ndjson");

@@ -26,6 +26,12 @@ pub enum Failure {
     Hangs { printed: String },
     #[error("the controller ended with {status}: {printed}")]
     Controller { status: ExitStatus, printed: String },
+    #[error("undo ended with {status}: {printed}")]
+    Undo { status: ExitStatus, printed: String },
+    #[error("undo says that nothing is left, but:\n{left}\n{printed}")]
+    LeftByUndo { left: String, printed: String },
+    #[error("a testbed ended with {status}: {printed}")]
+    Testbed { status: ExitStatus, printed: String },
     #[error("damage of {} is not reported: {printed}", .file.display())]
     Silent { file: PathBuf, printed: String },
     #[error("a process panicked: {printed}")]

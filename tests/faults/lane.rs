@@ -9,13 +9,14 @@ use ccbench_tests::{Bench, text};
 use rustix::process::Signal;
 
 use crate::failure::{AgentLog, Failure};
-use crate::fault::{Fault, is_impossible};
-use crate::nodes::{Node, certificates, controller, pair, plan, read, send, traced_by};
+use crate::nodes::{Node, Role, certificates, controller, pair, plan, read, send, traced_by};
+use crate::victim::Victim;
 
 /// A run whose trials must be ok, at the latest after it was resumed.
 pub const RUN: [&str; 4] = ["run", "plan.toml", "--pki", "pki"];
-/// A run with trials of 300 ms, which may have any verdict. It takes about 3 s.
-pub const SHORT: [&str; 6] = ["run", "plan.toml", "--set", "phases.0.length=300ms", "--pki", "pki"];
+/// A run with trials of 300 ms, which may have any verdict. It takes about 3 s, and waits for a lost node longer than any partition lasts.
+pub const SHORT: [&str; 8] =
+    ["run", "plan.toml", "--set", "phases.0.length=300ms", "--await-nodes", "10s", "--pki", "pki"];
 /// A run whose only trial must be ok, after a fault or with a damaged file. It takes about as long.
 pub const CLEAN: [&str; 6] = ["run", "plan.toml", "--set", "repeat=1", "--pki", "pki"];
 /// Exit code of a run with a failed trial.
@@ -56,9 +57,25 @@ impl Lane {
 
     /// Starts both agents, that of node a with a command line that begins with these words.
     pub fn start(&mut self, wrapper: &[String]) -> Result<(), Failure> {
+        self.start_victim(Victim::Agent, wrapper)
+    }
+
+    /// Starts both agents. That of node a has the victim as a process, whose command line begins with these words.
+    pub fn start_victim(&mut self, victim: Victim, wrapper: &[String]) -> Result<(), Failure> {
         let [a, b] = &mut self.nodes;
         b.ensure_started(&self.bench)?;
-        a.start(&self.bench, wrapper)
+        let of = |role: Victim| if role == victim { wrapper } else { &[] };
+        match victim {
+            Victim::Front | Victim::Worker | Victim::Loader => {
+                let processes = [
+                    (Role::Loader, of(Victim::Loader)),
+                    (Role::Worker, of(Victim::Worker)),
+                    (Role::Front, of(Victim::Front)),
+                ];
+                a.start_as(&self.bench, &processes)
+            }
+            _ => a.start(&self.bench, wrapper),
+        }
     }
 
     /// Runs `ccbench ARGS` to its end.
@@ -112,14 +129,15 @@ impl Lane {
         lacked
     }
 
-    /// Runs `ccbench ARGS` with node a's agent, whose command line begins with these words. Returns `None` if the agent ended before it
-    /// listened.
+    /// Runs `ccbench ARGS` with an agent on node a that has the victim as a process, whose command line begins with these words. Returns
+    /// `None` if the agent ended before it listened.
     pub fn run_with_agent(
         &mut self,
+        victim: Victim,
         wrapper: &[String],
         arguments: &[&str],
     ) -> Result<Option<ExitStatus>, Failure> {
-        match self.start(wrapper) {
+        match self.start_victim(victim, wrapper) {
             Err(Failure::AgentEnded(AgentLog { node, .. })) if node == self.nodes[0].control => {
                 Ok(None)
             }
@@ -151,17 +169,6 @@ impl Lane {
         Ok(code)
     }
 
-    pub fn fault_agent(&mut self, fault: &Fault) -> Result<FaultResult, Failure> {
-        let calls = self.bench.path("calls");
-        let ran = self.run_with_agent(&fault.strace(&calls), &SHORT);
-        if !matches!(ran, Ok(None)) && is_impossible(&read(&calls)) {
-            return self.replace_nodes();
-        }
-        let status = ran?;
-        let code = self.check_agent(status, fault.kills())?;
-        Ok(FaultResult { code, injected: fault.was_injected(&read(&calls)) })
-    }
-
     /// Checks what must hold after a fault of the controller: its run is resumed, or another run is ok.
     pub fn check_controller(&mut self, status: ExitStatus, may_end: bool) -> Result<(), Failure> {
         self.check_code(status, may_end)?;
@@ -177,19 +184,6 @@ impl Lane {
             }
             None => self.check_after(),
         }
-    }
-
-    pub fn fault_controller(&mut self, fault: &Fault) -> Result<FaultResult, Failure> {
-        self.ensure_started()?;
-        let calls = self.bench.path("calls");
-        let ran = self.run(&fault.strace(&calls), &RUN);
-        // Such a fault may also make it hang.
-        if is_impossible(&read(&calls)) {
-            return self.replace_nodes();
-        }
-        let status = ran?;
-        self.check_controller(status, fault.kills())?;
-        Ok(FaultResult { code: status.code(), injected: fault.was_injected(&read(&calls)) })
     }
 
     pub fn ensure_started(&mut self) -> Result<(), Failure> {
@@ -223,7 +217,7 @@ impl Lane {
     }
 
     /// Returns how these nodes differ from their original state.
-    fn changes(&self, nodes: &[usize]) -> String {
+    pub fn changes(&self, nodes: &[usize]) -> String {
         let of = |node: &usize| difference(&self.before[*node], &self.nodes[*node].state());
         nodes.iter().map(of).collect()
     }
@@ -294,7 +288,7 @@ impl Lane {
 }
 
 /// Waits until nothing is left, at most [`FREE_TIMEOUT`], in sleeps of 200 ms.
-fn wait_until_empty(left: impl Fn() -> String) -> Result<(), Failure> {
+pub fn wait_until_empty(left: impl Fn() -> String) -> Result<(), Failure> {
     for _ in 0..FREE_TIMEOUT.as_millis() / 200 {
         if left().is_empty() {
             return Ok(());

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Moves the shell into the group `$0`, then replaces it by the program in the other arguments.
-const ENTER: &str = "echo 0 >\"$0/cgroup.procs\" && exec \"$@\"";
+pub const ENTER: &str = "echo 0 >\"$0/cgroup.procs\" && exec \"$@\"";
 
 /// Names of a version's files.
 struct Files {

@@ -1,66 +1,173 @@
 //! Two nodes: network namespaces with a wire for the control network and one for data, and an agent on each.
 
 use std::fs::File;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use ccbench_tests::namespace::{Namespace, children};
-use ccbench_tests::node_state::read_state;
+use ccbench_tests::node_state::{bpf_objects, mounts_naming, programs_in, read_state};
 use ccbench_tests::{Bench, binary, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::failure::{AgentLog, Failure};
+use crate::fault::STATE_FILES;
+use crate::service_group::ServiceGroup;
 
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// The control interface, and the data interface.
 const DEVS: [&str; 2] = ["c", "v"];
 
+/// A process of an agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// The only one.
+    Serve,
+    /// Loads modules for the worker.
+    Loader,
+    /// Changes the node.
+    Worker,
+    /// Serves controllers.
+    Front,
+}
+
+impl Role {
+    const ALL: [Self; 4] = [Self::Serve, Self::Loader, Self::Worker, Self::Front];
+
+    /// Returns the name of its subcommand.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Serve => "serve",
+            Self::Loader => "loader",
+            Self::Worker => "worker",
+            Self::Front => "front",
+        }
+    }
+
+    /// Returns whether controllers connect to it.
+    fn serves_controllers(self) -> bool {
+        matches!(self, Self::Serve | Self::Front)
+    }
+}
+
 /// A node of the testbed.
 pub struct Node {
     namespace: Namespace,
-    agent: Option<Child>,
+    /// The processes of its agent, in the order of their start.
+    agent: Vec<(Role, Child)>,
     /// Its address in the control network.
     pub control: &'static str,
     dir: PathBuf,
+    /// The control group of its agent; `None` where there is no hierarchy of version 2.
+    group: Option<ServiceGroup>,
 }
 
 impl Node {
     fn new(bench: &Bench, name: &str, control: &'static str) -> Self {
-        let node =
-            Self { namespace: Namespace::new(), agent: None, control, dir: bench.path(name) };
-        std::fs::create_dir(&node.dir).unwrap();
-        node
+        let dir = bench.path(name);
+        std::fs::create_dir(&dir).unwrap();
+        let (namespace, group) = (Namespace::new(), ServiceGroup::new());
+        Self { namespace, agent: Vec::new(), control, dir, group }
     }
 
-    /// Returns what a trial may change in this namespace. Excludes the machine's congestion controls, which other lanes change.
+    /// Returns what a trial may change on this node, in its namespace and outside. Excludes the machine's congestion controls, which other
+    /// lanes change.
     pub fn state(&self) -> String {
         let state = read_state(|command| self.namespace.shell(command), &DEVS);
         let is_own = |line: &&str| !line.contains("_congestion_control = ");
-        state.lines().filter(is_own).map(|line| format!("{line}\n")).collect()
+        let state: String = state.lines().filter(is_own).map(|line| format!("{line}\n")).collect();
+        let groups = self.group.as_ref().map(ServiceGroup::groups).unwrap_or_default();
+        let netns = format!("net:[{}]", self.netns_inode());
+        let mounts = mounts_naming(&[&self.dir.display().to_string(), &netns]);
+        let bpf = bpf_objects(self.namespace.pid());
+        format!("{state}# control groups\n{groups}# mounts\n{mounts}# BPF objects\n{bpf}")
     }
 
-    /// Starts its agent with a command line that begins with these words. An agent with a fault may end before it listens.
+    fn netns_inode(&self) -> u64 {
+        let file = format!("/proc/{}/ns/net", self.namespace.pid());
+        std::fs::metadata(file).unwrap().ino()
+    }
+
+    /// Returns whether its agent runs in a control group like that of a service.
+    pub fn has_group(&self) -> bool {
+        self.group.is_some()
+    }
+
+    /// Returns whether a traffic generator runs on it.
+    pub fn has_traffic(&self) -> bool {
+        programs_in(self.namespace.pid()).iter().any(|name| name == "iperf3")
+    }
+
+    /// Starts its agent as one process, with a command line that begins with these words. An agent with a fault may end before it listens.
     pub fn start(&mut self, bench: &Bench, wrapper: &[String]) -> Result<(), Failure> {
+        self.start_as(bench, &[(Role::Serve, wrapper)])
+    }
+
+    /// Starts its agent as these processes in this order, each with a command line that begins with these words.
+    pub fn start_as(
+        &mut self,
+        bench: &Bench,
+        processes: &[(Role, &[String])],
+    ) -> Result<(), Failure> {
         self.stop()?;
+        for role in Role::ALL {
+            // Of an earlier agent.
+            let _ = std::fs::remove_file(self.log(role.name()));
+        }
+        for (role, wrapper) in processes {
+            let mut command = self.command(bench, *role, wrapper);
+            if *role == Role::Worker && processes.iter().any(|(role, _)| *role == Role::Loader) {
+                command.env("CCBENCH_LOADER", self.socket(Role::Loader));
+            }
+            self.agent.push((*role, command.spawn().unwrap()));
+            self.wait_until_listening(*role)?;
+        }
+        Ok(())
+    }
+
+    fn command(&self, bench: &Bench, role: Role, wrapper: &[String]) -> Command {
         let mut command = self.namespace.enter();
+        command.args(self.group.iter().flat_map(ServiceGroup::wrapper));
         command.args(wrapper).arg(binary("ccbench-agent"));
-        command.args(["serve", "--listen", &format!("tcp:{}:7700", self.control), "--state-dir"]);
-        command.arg(self.dir.join("state")).arg("--tls-ca").arg(bench.path("pki/ca.pem"));
-        command.arg("--tls-cert").arg(bench.path(&format!("pki/{}.pem", self.control)));
-        command.arg("--tls-key").arg(bench.path(&format!("pki/{}.key", self.control)));
+        let listen = match role.serves_controllers() {
+            true => format!("tcp:{}:7700", self.control),
+            false => format!("unix:{}", self.socket(role).display()),
+        };
+        command.args([role.name(), "--listen", &listen, "--state-dir"]).arg(self.state_dir(role));
+        if role.serves_controllers() {
+            command.arg("--tls-ca").arg(bench.path("pki/ca.pem"));
+            command.arg("--tls-cert").arg(bench.path(&format!("pki/{}.pem", self.control)));
+            command.arg("--tls-key").arg(bench.path(&format!("pki/{}.key", self.control)));
+        }
+        match role {
+            Role::Front => {
+                command.arg("--worker").arg(self.socket(Role::Worker));
+            }
+            Role::Worker => {
+                command.args(["--front-user", "root"]);
+            }
+            Role::Serve | Role::Loader => {}
+        }
         // By this variable, `Bench::processes` finds its processes.
         command.env("CCBENCH_STATE", bench.path("state"));
         command.env_remove("LD_LIBRARY_PATH");
-        command.stdout(Stdio::null()).stderr(File::create(self.log()).unwrap());
-        self.agent = Some(command.spawn().unwrap());
+        command.stdout(Stdio::null()).stderr(File::create(self.log(role.name())).unwrap());
+        command
+    }
+
+    fn wait_until_listening(&mut self, role: Role) -> Result<(), Failure> {
+        let socket = match role.serves_controllers() {
+            true => ":7700 ".to_owned(),
+            false => format!("{} ", self.socket(role).display()),
+        };
         // The fault may also affect its log.
         for _ in 0..LISTEN_TIMEOUT.as_millis() / 20 {
             if !self.is_alive() {
                 return Err(self.failure(Failure::AgentEnded));
             }
-            if self.namespace.shell("ss -ltnH").contains(":7700 ") {
+            if self.namespace.shell("ss -ltxnH").contains(&socket) {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -78,13 +185,76 @@ impl Node {
         of(AgentLog { node: self.control, printed: self.printed() })
     }
 
-    fn log(&self) -> PathBuf {
-        self.dir.join("log")
+    fn log(&self, process: &str) -> PathBuf {
+        self.dir.join(format!("{process}.log"))
     }
 
-    /// Returns what the agent has printed.
+    /// Returns where a process of the agent listens for others on this machine.
+    fn socket(&self, role: Role) -> PathBuf {
+        self.dir.join(format!("{}.sock", role.name()))
+    }
+
+    /// Returns the state directory of a process. A worker has that of `serve`, which may then undo what the worker has left.
+    fn state_dir(&self, role: Role) -> PathBuf {
+        self.dir.join(match role {
+            Role::Serve | Role::Worker => "state",
+            Role::Loader => "loader",
+            Role::Front => "front",
+        })
+    }
+
+    /// Returns the state directory of `serve` or `worker` where `ccbench-agent clean` finds it.
+    fn state_dir_for_clean(&self) -> PathBuf {
+        self.dir.join(format!("agents/agent-{}", self.netns_inode()))
+    }
+
+    /// Returns the files in state directories to which the agent, `undo` and `clean` write.
+    pub fn state_files(&self) -> Vec<PathBuf> {
+        let dirs = Role::ALL.into_iter().map(|role| self.state_dir(role));
+        let dirs = dirs.chain([self.state_dir_for_clean()]);
+        dirs.flat_map(|dir| STATE_FILES.map(|name| dir.join(name))).collect()
+    }
+
+    /// Returns what the agent, `undo` and `clean` have printed.
     pub fn printed(&self) -> String {
-        std::fs::read_to_string(self.log()).unwrap_or_default()
+        let logs = Role::ALL.map(Role::name).into_iter().chain(["undo"]);
+        logs.map(|name| read(&self.log(name))).collect()
+    }
+
+    /// Returns `ccbench-agent undo` for the state directory of its agent, outside of its namespace, with a command line that begins with
+    /// these words.
+    pub fn undo(&self, wrapper: &[String]) -> Command {
+        let mut command = Command::new("env");
+        command.args(wrapper).arg(binary("ccbench-agent"));
+        command.args(["undo", "--state-dir"]).arg(self.state_dir(Role::Serve));
+        self.log_to_file(command, "undo")
+    }
+
+    /// Returns `ccbench-agent clean` for its namespace, with a command line that begins with these words. It moves the state directory;
+    /// [`Self::take_state_back`] must follow.
+    pub fn clean(&self, wrapper: &[String]) -> Command {
+        let (from, to) = (self.state_dir(Role::Serve), self.state_dir_for_clean());
+        let root = to.parent().unwrap();
+        std::fs::create_dir_all(root).unwrap();
+        std::fs::rename(from, &to).unwrap();
+        let mut command = self.namespace.enter();
+        command.args(wrapper).arg(binary("ccbench-agent")).args(["clean", "--root"]).arg(root);
+        self.log_to_file(command, "undo")
+    }
+
+    /// Moves the state directory back after [`Self::clean`], which removes it if it is empty.
+    pub fn take_state_back(&self) {
+        let from = self.state_dir_for_clean();
+        if from.exists() {
+            std::fs::rename(from, self.state_dir(Role::Serve)).unwrap();
+        }
+    }
+
+    fn log_to_file(&self, mut command: Command, process: &str) -> Command {
+        let log = File::create(self.log(process)).unwrap();
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        command.env_remove("LD_LIBRARY_PATH");
+        command
     }
 
     /// Drops all packets to this address from now on, or stops doing so.
@@ -93,9 +263,10 @@ impl Node {
         self.namespace.shell(&format!("ip route {op} blackhole {address}/32"));
     }
 
-    /// Returns whether its agent is running.
+    /// Returns whether all processes of its agent are running.
     pub fn is_alive(&mut self) -> bool {
-        self.agent.as_mut().is_some_and(|agent| agent.try_wait().unwrap().is_none())
+        let is_running = |(_, process): &mut (Role, Child)| process.try_wait().unwrap().is_none();
+        !self.agent.is_empty() && self.agent.iter_mut().all(is_running)
     }
 
     /// Sends a signal to its agent if it is running.
@@ -103,30 +274,48 @@ impl Node {
         send(self.pid(), signal);
     }
 
-    /// Returns the process of its agent, or the process that started it.
+    /// Returns the first process of its agent, or the process that started it.
     pub fn pid(&self) -> Option<u32> {
-        self.agent.as_ref().map(Child::id)
+        self.agent.first().map(|(_, process)| process.id())
     }
 
     /// Ends its agent with SIGTERM. An agent that does not end is killed, which is an error.
     pub fn stop(&mut self) -> Result<(), Failure> {
-        let Some(mut agent) = self.agent.take() else { return Ok(()) };
-        let pids = traced_by(agent.id());
+        let mut stopped = Ok(());
+        // The front ends before its worker.
+        while let Some((_, process)) = self.agent.pop() {
+            stopped = stopped.and(self.end(process));
+        }
+        stopped
+    }
+
+    fn end(&self, mut process: Child) -> Result<(), Failure> {
+        let pids = traced_by(process.id());
         for signal in [Signal::TERM, Signal::KILL] {
             pids.iter().for_each(|pid| send(Some(*pid), signal));
-            for _ in 0..STOP_TIMEOUT.as_millis() / 20 {
-                if agent.try_wait().unwrap().is_none() {
-                    std::thread::sleep(Duration::from_millis(20));
-                } else if signal == Signal::TERM {
-                    return Ok(());
-                } else {
-                    return Err(self.failure(Failure::IgnoresSigterm));
-                }
+            match (ends(&mut process), signal == Signal::TERM) {
+                (true, true) => return Ok(()),
+                (true, false) => return Err(self.failure(Failure::IgnoresSigterm)),
+                (false, _) => {}
             }
         }
-        let _ = agent.kill();
-        let _ = agent.wait();
+        let _ = process.kill();
+        let _ = process.wait();
         Err(self.failure(Failure::NotKilled))
+    }
+
+    /// Ends its agent with SIGKILL.
+    pub fn kill(&mut self) -> Result<(), Failure> {
+        let mut killed = Ok(());
+        while let Some((_, mut process)) = self.agent.pop() {
+            traced_by(process.id()).into_iter().for_each(|pid| send(Some(pid), Signal::KILL));
+            if !ends(&mut process) {
+                let _ = process.kill();
+                let _ = process.wait();
+                killed = Err(self.failure(Failure::NotKilled));
+            }
+        }
+        killed
     }
 }
 
@@ -134,6 +323,17 @@ impl Drop for Node {
     fn drop(&mut self) {
         let _ = self.stop();
     }
+}
+
+/// Returns whether a process ends within [`STOP_TIMEOUT`].
+fn ends(process: &mut Child) -> bool {
+    for _ in 0..STOP_TIMEOUT.as_millis() / 20 {
+        if process.try_wait().unwrap().is_some() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    false
 }
 
 /// Sends a signal to a process, which may have ended.

@@ -10,8 +10,8 @@ use crate::nodes::controller;
 
 /// When a partition begins, after the start of the controller: while it connects, prepares, runs each trial, and at the end.
 const AT_MS: [u64; 6] = [100, 400, 800, 1_200, 1_800, 2_600];
-/// Shorter and longer than the tolerated silence.
-const LENGTH_MS: [u64; 2] = [2_000, 8_000];
+/// Just shorter than the longest interruption that loses no node, and longer than the tolerated silence.
+const LENGTH_MS: [u64; 2] = [2_900, 8_000];
 const DIRECTIONS: [(&str, [bool; 2]); 3] =
     [("to", [true, false]), ("from", [false, true]), ("both", [true, true])];
 

@@ -8,11 +8,13 @@ use ccbench_tests::skip::skip;
 use rustix::process::Signal;
 
 use crate::failure::Failure;
-use crate::fault::Victim;
 use crate::lane::{CLEAN, FaultResult, Lane, RUN, SHORT};
 use crate::memory_cgroup::MemoryCgroup;
 use crate::nodes::{controller, controller_into, read, send};
+use crate::victim::Victim;
 
+/// The processes that are stopped and that run out of memory.
+const VICTIMS: [Victim; 2] = [Victim::Agent, Victim::Controller];
 /// When a process is stopped, after the start of the controller: while nodes are prepared, in each trial, and at the end.
 const AT_MS: [u64; 4] = [400, 1_200, 1_800, 2_600];
 /// Shorter and longer than the tolerated silence.
@@ -56,7 +58,10 @@ impl FromStr for ProcessFault {
     fn from_str(text: &str) -> Result<Self, NotAProcessFault> {
         let wrong = || NotAProcessFault(text.to_owned());
         let number = |text: &str| text.parse::<u64>().map_err(|_| wrong());
-        let victim = |name: &str| Victim::named(name).ok_or_else(wrong);
+        let victim = |name: &str| {
+            let named = Victim::named(name).filter(|victim| VICTIMS.contains(victim));
+            named.ok_or_else(wrong)
+        };
         match &text.split(':').collect::<Vec<_>>()[..] {
             ["stop", name, at_ms, length_ms] => {
                 let (at_ms, length_ms) = (number(at_ms)?, number(length_ms)?);
@@ -79,7 +84,7 @@ pub fn process_faults() -> Vec<ProcessFault> {
         skip("no control group limits memory here: processes do not run out of it");
     }
     all.extend(RIVAL_AT_MS.map(|at_ms| ProcessFault::Rival { at_ms }));
-    for victim in [Victim::Agent, Victim::Controller] {
+    for victim in VICTIMS {
         for at_ms in AT_MS {
             let stop = |length_ms| ProcessFault::Stop { victim, at_ms, length_ms };
             all.extend(LENGTH_MS.map(stop));
@@ -107,7 +112,7 @@ impl Lane {
         let injected = child.try_wait().unwrap().is_none();
         let pid = match victim {
             Victim::Agent => self.nodes[0].pid(),
-            Victim::Controller => injected.then(|| child.id()),
+            _ => injected.then(|| child.id()),
         };
         send(pid, Signal::STOP);
         std::thread::sleep(Duration::from_millis(length_ms));
@@ -154,10 +159,10 @@ impl Lane {
         group.set_limit(peak * percent / 100);
         let code = match victim {
             Victim::Agent => {
-                let status = self.run_with_agent(&group.wrapper(), &SHORT)?;
+                let status = self.run_with_agent(victim, &group.wrapper(), &SHORT)?;
                 self.check_agent(status, true)?
             }
-            Victim::Controller => {
+            _ => {
                 self.ensure_started()?;
                 let status = self.run(&group.wrapper(), &RUN)?;
                 self.check_controller(status, true)?;
@@ -174,7 +179,7 @@ impl Lane {
         // The same run as the one with the limit.
         let (of_agent, of_controller, arguments) = match victim {
             Victim::Agent => (&wrapper, &plain, &SHORT[..]),
-            Victim::Controller => (&plain, &wrapper, &RUN[..]),
+            _ => (&plain, &wrapper, &RUN[..]),
         };
         self.start(of_agent)?;
         let status = self.run(of_controller, arguments)?;
@@ -200,7 +205,7 @@ fn a_process_fault_is_read_back() {
     for text in ["stop:controller:400:8000", "rival:800", "oom:agent:70"] {
         assert_eq!(text.parse::<ProcessFault>().unwrap().to_string(), text);
     }
-    for text in ["stop:agent:400", "oom:nobody:70", "agent:sendto:KILL:17"] {
+    for text in ["stop:agent:400", "oom:nobody:70", "oom:front:70", "agent:sendto:KILL:17"] {
         assert!(text.parse::<ProcessFault>().is_err(), "{text}");
     }
 }

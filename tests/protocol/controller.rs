@@ -71,6 +71,7 @@ enum Phase {
 struct Known {
     generation: u64,
     boot: u64,
+    last_run: String,
     /// How often the node had been used at that time. Only the model knows this.
     uses: usize,
 }
@@ -255,18 +256,22 @@ impl World {
             return self.lose(c, node);
         }
         let outcome = match (of.phase, answer) {
-            (Phase::Connect, Answer::Described { generation, boot, uses, .. }) => {
-                of.known[node] = Known { generation, boot, uses };
+            (Phase::Connect, Answer::Described { generation, boot, last_run, uses, .. }) => {
+                of.known[node] = Known { generation, boot, last_run, uses };
                 Outcome::Good
             }
             (Phase::Prepare, Answer::Prepared { generation, uses }) => {
-                (of.known[node].generation, of.known[node].uses) = (generation, uses);
+                let (boot, last_run) = (of.known[node].boot, of.run.to_string());
+                of.known[node] = Known { generation, boot, last_run, uses };
                 Outcome::Good
             }
             (Phase::Run, Answer::Done) => Outcome::Good,
-            (Phase::Await(..), Answer::Described { generation, boot, last_run, uses }) => {
-                let now = Known { generation, boot, uses };
-                return self.described(c, node, now, &last_run);
+            (
+                Phase::Await(..),
+                Answer::Described { generation, boot, last_run, uses, forgotten },
+            ) => {
+                let now = Known { generation, boot, last_run, uses };
+                return self.described(c, node, now, forgotten);
             }
             (Phase::Reset(_) | Phase::Await(..), Answer::Reset { failed: false }) => Outcome::Good,
             (Phase::Reset(_), Answer::Reset { failed: true } | Answer::Refused) => {
@@ -286,23 +291,33 @@ impl World {
     }
 
     /// Handles a lost node that answers again.
-    fn described(&mut self, c: usize, node: usize, now: Known, last_run: &str) {
-        let info = |known: &Known, last_run: &str| NodeInfo {
+    fn described(&mut self, c: usize, node: usize, now: Known, forgotten: usize) {
+        let info = |known: &Known| NodeInfo {
             generation: known.generation,
             boot_id: boot_id(known.boot),
-            last_run_id: last_run.to_owned(),
+            last_run_id: known.last_run.clone(),
             ..NodeInfo::default()
         };
-        let of = &mut self.controllers[c];
-        let (run, known) = (of.run, &of.known[node]);
-        let before = info(known, "");
-        let after = info(&now, last_run);
+        let of = &self.controllers[c];
+        let (run, known) = (of.run, of.known[node].clone());
         let run_id = run.to_string();
-        if ccbench::after_loss("n", &run_id, known.generation, &before, &after).is_err() {
+        let (before, after) = (info(&known), info(&now));
+        let is_ours = match self.flaw {
+            Flaw::TakesBack => now.generation <= known.generation || now.last_run == run_id,
+            _ => ccbench::after_loss("n", &run_id, known.generation, &before, &after).is_ok(),
+        };
+        if !is_ours {
             return self.settle(c, node, Outcome::Refused);
         }
-        of.known[node] = now;
-        let epoch = of.next_epoch();
+        // What the node no longer knows, no controller can know. Neither can it see that a node has lost its state, if the same run has used
+        // the node as often again.
+        let others = self.nodes[node].others(run, known.uses.max(forgotten)..now.uses);
+        let is_same = (known.generation, &known.last_run) == (now.generation, &now.last_run);
+        if !(others.is_empty() || is_same) {
+            self.violate(format!("run {run} takes node {node} back from runs {others:?}"));
+        }
+        self.controllers[c].known[node] = now;
+        let epoch = self.controllers[c].next_epoch();
         self.call(c, node, Request::Reset { run, epoch });
     }
 
@@ -347,7 +362,7 @@ impl World {
         let of = &mut self.controllers[c];
         of.epoch = of.next_epoch();
         self.call_all(c, Phase::Prepare, |of, node| {
-            let Known { generation, boot, uses } = of.known[node];
+            let Known { generation, boot, uses, .. } = of.known[node];
             let generation = is_fenced.then_some(generation);
             let (run, trial, epoch) = (of.run, of.trial, of.epoch);
             Request::Prepare { run, trial, epoch, generation, boot, uses }

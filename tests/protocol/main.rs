@@ -35,6 +35,8 @@ pub enum Flaw {
     IgnoresLoss,
     /// A trial is ok as soon as one node has reported.
     CommitsTooEarly,
+    /// The controller uses a node again that another run has used since, if the node has lost its state and counts from 0 again.
+    TakesBack,
 }
 
 fn number(variable: &str, otherwise: u64) -> u64 {
@@ -86,9 +88,10 @@ fn flaws_are_found() {
         Flaw::ChangesBeforeRecord,
         Flaw::IgnoresLoss,
         Flaw::CommitsTooEarly,
+        Flaw::TakesBack,
     ];
     for flaw in flaws {
-        let found = (0..1_000).any(|seed| World::new(seed, flaw).simulate().is_err());
-        assert!(found, "{flaw:?} is not found in 1000 seeds");
+        let found = (0..SEEDS).any(|seed| World::new(seed, flaw).simulate().is_err());
+        assert!(found, "{flaw:?} is not found in {SEEDS} seeds");
     }
 }

@@ -2,6 +2,7 @@
 //! machine follows `executor.rs`: one order at a time, leases, the undo journal, the generation file.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
 
 use ccbench_agent::session::{Action, Command, Holder, NodeSession, Refused, State};
 
@@ -96,6 +97,8 @@ pub struct Node {
     // History, which only the model knows.
     /// The run of every accepted Prepare.
     uses: Vec<usize>,
+    /// How many of them were before the state directory was last lost.
+    forgotten: usize,
     /// The largest generation since the state directory was created.
     last_generation: u64,
     /// Run and epoch of the trials that ran from beginning to end.
@@ -122,6 +125,7 @@ impl Node {
             disk_full_until: 0,
             undo_fails_until: 0,
             uses: Vec::new(),
+            forgotten: 0,
             last_generation: 0,
             completed: BTreeSet::new(),
         }
@@ -143,7 +147,14 @@ impl Node {
         if !keeps_state {
             (self.journal, self.generation_file) = (Vec::new(), (0, String::new()));
             self.last_generation = 0;
+            self.forgotten = self.uses.len();
         }
+    }
+
+    /// Returns the runs other than `run` of some accepted Prepares.
+    pub fn others(&self, run: usize, uses: Range<usize>) -> Vec<usize> {
+        let uses = self.uses.get(uses).unwrap_or_default();
+        uses.iter().copied().filter(|other| *other != run).collect()
     }
 
     /// Returns the connection that holds the node, and whether its trial is over.
@@ -291,12 +302,10 @@ impl World {
         }
         let Some(command) = command_of(caller.connection, request) else {
             let generation = of.session.generation;
-            let (boot, last_run, uses) = (of.boot, of.last_run.clone(), of.uses.len());
-            return self.reply(
-                node,
-                caller,
-                Answer::Described { generation, boot, last_run, uses },
-            );
+            let (boot, last_run) = (of.boot, of.last_run.clone());
+            let (uses, forgotten) = (of.uses.len(), of.forgotten);
+            let described = Answer::Described { generation, boot, last_run, uses, forgotten };
+            return self.reply(node, caller, described);
         };
         let action = match of.report(command) {
             Ok(action) => action,
@@ -318,8 +327,7 @@ impl World {
     fn prepare(&mut self, node: usize, caller: Caller, run: usize, uses: usize) {
         let of = &mut self.nodes[node];
         let generation = of.session.generation;
-        let others: Vec<usize> =
-            of.uses[uses..].iter().copied().filter(|other| *other != run).collect();
+        let others = of.others(run, uses..of.uses.len());
         let (last, kernel) = (of.last_generation, of.kernel.clone());
         of.uses.push(run);
         of.last_generation = generation;

@@ -77,12 +77,14 @@ impl Random {
 /// A node's reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// `uses`: how many Prepares the node has ever accepted. Only the model knows this.
+    /// `uses`: how many Prepares the node has ever accepted. `forgotten`: how many of them before its state directory was last lost. Only
+    /// the model knows these.
     Described {
         generation: u64,
         boot: u64,
         last_run: String,
         uses: usize,
+        forgotten: usize,
     },
     Prepared {
         generation: u64,

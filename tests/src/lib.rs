@@ -74,10 +74,18 @@ pub fn python_program(name: &str) -> Option<PathBuf> {
 }
 
 /// Returns the script of axe-core, the rules of accessibility. Without it, returns `None` and reports the test as skipped.
+///
+/// # Panics
+/// Panics without it if the feature `browser` is enabled.
 pub fn axe_core() -> Option<String> {
+    const MISSING: &str =
+        "axe-core is missing: install npm, with which scripts/setup.sh --test installs axe-core";
     let script = installed("axe/axe.min.js").and_then(|path| std::fs::read_to_string(path).ok());
     if script.is_none() {
-        skip::skip("axe-core is missing: scripts/setup.sh --test installs it where there is npm");
+        if cfg!(feature = "browser") {
+            panic!("{MISSING}");
+        }
+        skip::skip(MISSING);
     }
     script
 }

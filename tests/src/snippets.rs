@@ -5,8 +5,11 @@
 //! - `toml plan=FILE`: a whole plan, which must be valid. Later blocks find it as `FILE`.
 //! - `toml append=FILE`: what a reader adds to the end of such a file, which must then be valid.
 //! - `toml alternatives`: lines that replace each other. Any other `toml` block is a fragment of a plan.
-//! - `sh run`: commands that run in this order, in one directory per document.
-//! - `python run`: the same for Python with the reader. Commands of any other `sh` block are only parsed.
+//! - `sh run`: commands that run in this order, in one directory per document. `sh netns` needs the tests' feature `netns` and root,
+//!   `sh lab` the feature `lab`.
+//! - `python run`: the same for Python with the reader. With `continued`, it uses names of the Python block before it.
+//!
+//! Commands of any other `sh` block are only parsed. `tests/docs/documents.toml` lists them with the reasons.
 
 use std::path::Path;
 

@@ -8,11 +8,16 @@
 # 2. src is rebooted into another kernel between two trials of a run.
 # 3. dst is cut off from the control network for 2 s, which the trial survives, and for 20 s, which ends the trial: it is repeated.
 # 4. src is reset during a trial: it is back in its usual kernel and is rebooted into the plan's kernel, and the trial is repeated.
+# 5. The clock of dst is set by a day during a trial: it has the same length, and says so. The offsets of all clocks are compared with
+#    offsets that are measured through the machines' serial ports.
+# 6. On router, the service manager must clean up: the worker is stopped (WatchdogSec= ends it and starts another one); the front is killed;
+#    the agent as one service without Restart= is killed (ExecStopPost=). Each time, the machine must be as it was within a minute or two,
+#    which is long, because it is emulated.
 #
 # AGENT is the program that the machines run, a release build. In emulation, preparing a trial may block a debug build for longer than the 5
 # s after which its front considers it lost.
 #
-# Needs root, mmdebstrap, QEMU, 3 GB of memory, and about 9 minutes on two CPUs without KVM (2 more the first time, for the disk image,
+# Needs root, mmdebstrap, QEMU, 3 GB of memory, and about 13 minutes on two CPUs without KVM (2 more the first time, for the disk image,
 # which stays in the cache). Runs in its own namespaces: nothing of this machine changes. CCBENCH_MACHINES_KEEP=DIRECTORY keeps consoles,
 # logs and results.
 set -euo pipefail
@@ -74,7 +79,7 @@ mkdir -p agent/usr/local/bin agent/usr/local/lib/systemd/system agent/usr/local/
 strip -o agent/usr/local/bin/ccbench-agent "$agent"
 cp "$source"/systemd/ccbench-agent*.{service,socket} agent/usr/local/lib/systemd/system/
 cp "$source/systemd/ccbench.sysusers" agent/usr/local/lib/sysusers.d/ccbench.conf
-cp "$files/setup.sh" "$files/join.sh" "$source/scripts/install-agent.sh" agent/
+cp "$files/setup.sh" "$files/join.sh" "$files/commands.sh" "$files/state.sh" "$source/scripts/install-agent.sh" agent/
 "$bin/ccbench" pki init pki >/dev/null
 
 start() { # NAME NUMBER REBOOTS EXPERIMENT ROUTES UDP…: UDP is OWN_PORT:PORT, one for each device of the experiment
@@ -103,7 +108,7 @@ END
     done
     # Writes to the disk last as long as the process, across reboots of the machine.
     qemu-system-x86_64 -name "$name" -accel tcg,thread=single -cpu max -m 768 -smp 1 -nodefaults -device VGA -display none -rtc base=utc \
-        -serial "file:$name.console.log" -monitor "unix:$name.monitor,server=on,wait=off" \
+        -serial "file:$name.console.log" -serial "unix:$name.commands,server=on,wait=off" -monitor "unix:$name.monitor,server=on,wait=off" \
         -drive "file=$image,if=virtio,format=raw,snapshot=on" -drive "file=$name.tar,if=virtio,format=raw,readonly=on" \
         "${network[@]}" >"$name.qemu.log" 2>&1 &
 }
@@ -230,4 +235,81 @@ python3 "$files/monitor.py" src.monitor system_reset
 wait $running || fail "the run with a reset ended with $?"
 check reset 2 "$other"
 [ "$(boots "$usual")" -eq $((before + 1)) ] || fail "the kernel of the plan was selected for more than one boot"
+
+in_machine() { python3 "$files/command.py" "$1.commands" "$2"; } # NAME COMMAND
+
+clocks() { python3 "$files/clocks.py" "$@" || fail "clocks"; }
+clocks measure clocks.json src router dst
+run clock-step other.toml &
+running=$!
+until_true 600 "traffic of clock-step" in_machine dst 'pgrep -x iperf3'
+sleep 5
+in_machine dst "date -s '+1 day'" || fail "the clock of dst cannot be set"
+wait $running || fail "the run with a clock that was set ended with $?"
+in_machine dst "date -s '-1 day'" || fail "the clock of dst cannot be set back"
+clocks measure clocks.json src router dst
+check clock-step 1 "$other"
+stepped=$(find clock-step -mindepth 1 -maxdepth 1 -type d | head -1)
+"$bin/ccbench" export csv "$stepped" --table events --output - >events.csv || fail "the events of clock-step"
+clocks check clocks.json "$stepped" events.csv dst
+
+# What a trial may change on router, compared with what is in /run/state: 0 if nothing has changed, 1 if something has.
+changes() { in_machine router 'sh /run/machine/state.sh | diff /run/state -'; }
+is_clean() { changes >changes.log; }
+is_changed() {
+    local status=0
+    changes >changes.log || status=$?
+    [ $status -eq 1 ]
+}
+in_changed_trial() { # NAME: starts a run that does not wait for a lost node, and returns when router has been changed
+    until_true 180 "answer of every agent" described
+    in_machine router 'sh /run/machine/state.sh >/run/state' || fail "$1: no state of router"
+    timeout 600 "$bin/ccbench" run other.toml --pki pki --out "$1" --await-nodes 1s >"$1.log" 2>&1 &
+    running=$!
+    until_true 300 "changes of router by $1" is_changed
+    sleep 3
+    # The fault follows.
+    begun_at=$SECONDS
+}
+ended() { # NAME SECONDS: router is as it was within this time after the fault
+    until_true $(($2 - (SECONDS - begun_at))) "clean router within $2 s of $1; changes.log has its changes" is_clean
+    say "$1: passed, router was clean after $((SECONDS - begun_at)) s"
+    kill $running 2>/dev/null || true
+    wait $running || true
+}
+property() { in_machine router "systemctl show -P $2 $1"; } # UNIT PROPERTY
+restarted() { # UNIT PID: another process runs
+    local pid
+    pid=$(property "$1" MainPID) && [ "$pid" -ne 0 ] && [ "$pid" -ne "$2" ]
+}
+
+main_pid() { property "$1" MainPID || fail "router does not answer" >&2; } # UNIT
+
+in_changed_trial stopped-worker
+worker=$(main_pid ccbench-agent-worker)
+in_machine router "kill -STOP $worker" || fail "the worker cannot be stopped"
+until_true 120 "another worker after one that was stopped" restarted ccbench-agent-worker "$worker"
+until_true 30 "sign that the watchdog has ended the stopped worker" grep "ccbench-agent-worker.service: Watchdog timeout" router.console.log
+ended stopped-worker 150
+
+in_changed_trial killed-front
+front=$(main_pid ccbench-agent-front)
+worker=$(main_pid ccbench-agent-worker)
+in_machine router "kill -KILL $front" || fail "the front cannot be killed"
+ended killed-front 60
+until_true 60 "another front after one that was killed" restarted ccbench-agent-front "$front"
+[ "$(main_pid ccbench-agent-worker)" = "$worker" ] || fail "the end of the front has ended the worker"
+
+# Conflicts= ends front and worker.
+drop_in=/run/systemd/system/ccbench-agent.service.d
+in_machine router "mkdir -p $drop_in && printf '[Service]\nRestart=no\n' >$drop_in/restart.conf && systemctl daemon-reload" ||
+    fail "Restart= of router's agent cannot be changed"
+in_machine router 'systemctl start ccbench-agent' || fail "router cannot run its agent as one service"
+in_changed_trial killed-agent
+agent=$(main_pid ccbench-agent)
+in_machine router "kill -KILL $agent" || fail "the agent cannot be killed"
+has_failed() { [ "$(property ccbench-agent ActiveState)" = failed ]; }
+until_true 60 "end of a killed agent without Restart=" has_failed
+in_machine router '! pgrep -x ccbench-agent' || fail "an agent runs on router, so ExecStopPost= may not have undone its changes"
+ended killed-agent 60
 say "all passed"

@@ -28,5 +28,7 @@ if [ ! -e /etc/ccbench/agent.conf ]; then
         : >/etc/ccbench/agent.conf
     fi
 fi
+# In their own service, so that they outlast this one.
+systemd-run --quiet --no-block --unit=machine-commands --property=Restart=always sh $here/commands.sh
 sync
 echo "@@ $NAME kernel $(uname -r)"
