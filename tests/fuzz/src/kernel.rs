@@ -1,6 +1,6 @@
 //! Fuzzes what the kernel and BPF programs write.
 
-use ccbench_agent::fuzzing::Record;
+use ccbench_agent::fuzzing::{Record, cgroup_folder, mounts};
 use ccbench_collector::acks::batcher::Batcher;
 use ccbench_collector::acks::record::{self, EVENT_BYTES, ROW_BYTES, RecordHeader, Rows};
 use ccbench_collector::diag_msg::{DiagMsg, next_msg};
@@ -11,8 +11,9 @@ use ccbench_collector::tcp_info::KernelVersion;
 use ccbench_collector::{FlowPorts, cc_info, tcp_info};
 use ccbench_proto::wire::{Acks, FlowSample};
 use ccbench_shaper::capture::pcapng as capture;
-use ccbench_shaper::fuzzing::{acknowledgement, listed};
+use ccbench_shaper::fuzzing::{Answer, acknowledgement, answer, listed};
 use ccbench_shaper::netlink::message::{attrs, messages};
+use ccbench_shaper::stack::lower_devices;
 
 use crate::text;
 
@@ -114,6 +115,40 @@ pub fn procfs(data: &[u8]) {
     }
     let _ = (host::softnet(text), host::tcp_retrans_segs(text));
     let _ = (host::nic_drops(text), host::process_usage(text));
+    let mounts = mounts(text);
+    assert!(mounts.len() <= text.lines().count());
+    let bytes: usize =
+        mounts.iter().map(|(root, point)| root.len() + point.as_os_str().len()).sum();
+    assert!(bytes <= text.len());
+    let folder = cgroup_folder(text, text);
+    assert!(folder.is_none_or(|(point, folder)| folder.starts_with(point)));
+}
+
+/// Interfaces of an input whose places in the stack are computed, which takes quadratic time.
+const MAX_STACKED: usize = 64;
+
+/// A datagram of a dump of interfaces or addresses, or the answer to a request about a route or the features of an interface.
+pub fn rtnetlink(data: &[u8]) {
+    let mut all = Vec::new();
+    for (_, _, body) in messages(data).chain([(0, 0, data)]) {
+        let Answer { stacked, interface, address, egress_index: _, features, numbers: _ } =
+            answer(body);
+        let names: usize = features.iter().flatten().map(String::len).sum();
+        // A byte that is not UTF-8 becomes a character of three bytes.
+        assert!(names <= 3 * body.len());
+        assert!(address.is_none_or(|(_, text)| text.contains('/')));
+        if let (Some(one), Some(other)) = (&stacked, &interface) {
+            let other = (other.index, &other.name, &other.driver);
+            assert_eq!((one.index, &one.name, &one.kind), other);
+        }
+        assert!(stacked.is_some() || interface.is_none());
+        all.extend(stacked);
+    }
+    all.truncate(MAX_STACKED);
+    let Some(first) = all.first() else { return };
+    let found = lower_devices(&first.name, &all);
+    assert!(found.contains(&first.name));
+    assert!(found.iter().all(|name| all.iter().any(|one| one.name == *name)));
 }
 
 /// A capture.

@@ -5,8 +5,10 @@
 //! fuzz` runs them with libFuzzer and AddressSanitizer (`cargo-fuzz/`), which also limit memory.
 #![forbid(unsafe_code)]
 
+pub mod agents;
 pub mod boot_loaders;
 pub mod ccs;
+pub mod frames;
 pub mod journals;
 pub mod kernel;
 pub mod manifests;
@@ -53,11 +55,17 @@ pub const TARGETS: &[Target] = &[
     target("cc_journal", journals::cc, 2000),
     target("grub_config", boot_loaders::grub_config, 2000),
     target("grub_environment", boot_loaders::grub_environment, 2000),
+    target("systemd_boot", boot_loaders::systemd_boot, 2000),
     target("cc_object", ccs::object, 2000),
+    target("caller", agents::caller, 3000),
+    target("loader_request", agents::loader_request, 2000),
+    target("records", agents::records, 2000),
+    target("frame", frames::frame, 2000),
     target("inet_diag", kernel::inet_diag, 3000),
     target("acks", kernel::acks, 2000),
     target("cc_state", kernel::cc_state, 3000),
     target("qdisc", kernel::qdisc, 3000),
+    target("rtnetlink", kernel::rtnetlink, 3000),
     target("procfs", kernel::procfs, 2000),
     target("pcapng", kernel::pcapng, 3000),
     target("http", network::http, 1000),
@@ -80,6 +88,8 @@ pub const TARGETS: &[Target] = &[
     target("table", results::table, 300),
     #[cfg(feature = "results")]
     target("parquet", results::parquet, 2000),
+    #[cfg(feature = "results")]
+    target("parquet_table", results::parquet_table, 1000),
     #[cfg(feature = "results")]
     target("archive", results::archive, 2000),
 ];

@@ -1,6 +1,6 @@
 //! Fuzzes messages between the parts of ccbench.
 
-use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_proto::wire::{self, run_event::Payload};
 use prost::Message;
 
 /// A message of any kind, which the first byte selects. What is decoded is encoded and decoded again.
@@ -19,13 +19,13 @@ pub fn message(data: &[u8]) {
         9 => {
             let reply = round_trip::<wire::PrepareReply>(data).unwrap_or_default();
             for link in &reply.links {
-                let _ = (link.why(), link.fallback().map(|fallback| fallback.cause()));
+                let _ = (link.reason_text(), link.fallback().map(|fallback| fallback.cause()));
             }
             reply.events.iter().for_each(event);
         }
         _ => {
             let message = round_trip::<wire::RunEvent>(data).unwrap_or_default();
-            if let Some(Of::Event(one)) = &message.of {
+            if let Some(Payload::Event(one)) = &message.payload {
                 event(one);
             }
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use ccbench_proto::plan::check;
 use ccbench_proto::trace;
-use ccbench_proto::wire::{RunEvent, run_event::Of};
+use ccbench_proto::wire::{RunEvent, run_event::Payload};
 use ccbench_results::fuzzing;
 use ccbench_results::journal;
 use ccbench_results::model::NodeClock;
@@ -70,8 +70,8 @@ pub fn verdict(data: &[u8]) {
     let mut done = BTreeMap::new();
     for (number, event) in events(data).enumerate() {
         let Some(node) = clocks.keys().nth(number % clocks.len()) else { continue };
-        match event.of {
-            Some(Of::Done(last)) => drop(done.insert(node.clone(), last)),
+        match event.payload {
+            Some(Payload::Done(last)) => drop(done.insert(node.clone(), last)),
             _ => judge.observe(node, &event),
         }
     }
@@ -81,14 +81,14 @@ pub fn verdict(data: &[u8]) {
 
 /// Rows of tables.
 pub fn table(data: &[u8]) {
-    for of in events(data).filter_map(|event| event.of) {
-        let rows = match &of {
-            Of::Acks(batch) => batch.at_ns.len(),
-            Of::TcpEvents(events) => events.events.len(),
-            Of::Done(_) | Of::Raw(_) => 0,
+    for payload in events(data).filter_map(|event| event.payload) {
+        let rows = match &payload {
+            Payload::Acks(batch) => batch.at_ns.len(),
+            Payload::TcpEvents(events) => events.events.len(),
+            Payload::Done(_) | Payload::Raw(_) => 0,
             _ => 1,
         };
-        match fuzzing::table_of(of) {
+        match fuzzing::table_of(payload) {
             Ok((height, _)) => assert_eq!(height, rows),
             Err(error) => panic!("{error}"),
         }
@@ -117,6 +117,22 @@ pub fn archive(data: &[u8]) {
         let written = fuzzing::archive_of(&files).ok();
         let again = written.and_then(|written| fuzzing::archive_files(&written).ok());
         assert_eq!(again, Some(files));
+    }
+}
+
+/// Rows of a slice, and most of those that are read: a file may claim billions of rows that are all equal.
+const SLICE_ROWS: usize = 2;
+const MAX_ROWS: usize = 1_000;
+
+/// A table in Parquet, whole and in slices.
+pub fn parquet_table(data: &[u8]) {
+    match fuzzing::read_table(data, MAX_ROWS) {
+        Ok((rows, _)) => assert!(rows <= MAX_ROWS),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+    match fuzzing::read_slices(data, SLICE_ROWS, MAX_ROWS) {
+        Ok(rows) => assert!(rows <= MAX_ROWS),
+        Err(error) => assert!(!error.to_string().is_empty()),
     }
 }
 

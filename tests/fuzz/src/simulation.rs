@@ -2,23 +2,26 @@
 //! must give the same rows. `links`, `probes`, `streams` and `sockets` check what must hold of the rows.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ccbench_proto::plan::check::{self, CheckedPlan, Target, TraceFacts, TraceFiles};
+use ccbench_proto::plan::check::{self, CheckedPlan, PlanProblem, Target, TraceFacts, TraceFiles};
 use ccbench_proto::schedule::{self, FlowTask};
 use ccbench_proto::topology::Topology;
 use ccbench_proto::wire::RunEvent;
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::run_event::Payload;
 use ccbench_proto::{plan as proto_plan, resolve, trace};
 use ccbench_simulator::{Simulation, T0_NS};
 
 use crate::mutate::Random;
 
 mod choices;
+mod lines;
 mod link_keys;
 mod links;
 mod plan;
 mod probes;
+mod schema_keys;
 mod sockets;
 mod streams;
 
@@ -111,17 +114,22 @@ impl Trial {
     }
 }
 
-/// Returns the generated plan, which must be valid.
-fn checked(input: &plan::Input) -> CheckedPlan {
+/// Reads a plan for the simulator. `files`: its traces by name.
+fn read(plan: &str, files: &BTreeMap<String, String>) -> Result<CheckedPlan, Vec<PlanProblem>> {
     let facts = |(name, text): (&String, &String)| {
         let trace = trace::parse(name, text.as_bytes());
         let trace = Arc::new(trace.unwrap_or_else(|error| panic!("{name}: {error}")));
         let sha256 = proto_plan::digest_bytes(text.as_bytes());
         (name.clone(), Ok(TraceFacts { sha256, trace }))
     };
-    let files: TraceFiles = input.files.iter().map(facts).collect();
-    let read = check::read_for(Target::Simulator, &input.plan, &[], files);
-    read.unwrap_or_else(|problems| panic!("the plan is invalid: {problems:#?}")).0
+    let files: TraceFiles = files.iter().map(facts).collect();
+    check::read_for(Target::Simulator, plan, &[], files).map(|(plan, _)| plan)
+}
+
+/// Returns the generated plan, which must be valid.
+fn checked(input: &plan::Input) -> CheckedPlan {
+    let read = read(&input.plan, &input.files);
+    read.unwrap_or_else(|problems| panic!("the plan is invalid: {problems:#?}"))
 }
 
 fn simulate(plan: &CheckedPlan, seed: u64) -> Vec<(String, RunEvent)> {
@@ -143,23 +151,23 @@ fn simulate(plan: &CheckedPlan, seed: u64) -> Vec<(String, RunEvent)> {
 fn check_times(trial: &Trial) {
     let within = T0_NS..=trial.end_ns;
     for (node, event) in &trial.rows {
-        let at_ns = match event.of.as_ref() {
-            Some(Of::FlowSample(row)) => row.at_ns,
-            Some(Of::Interval(row)) => row.at_ns,
-            Some(Of::Probe(row)) => row.at_ns,
-            Some(Of::QdiscSample(row)) => row.at_ns,
-            Some(Of::LinkChange(row)) => row.applied_at_ns,
-            Some(Of::Event(row)) => row.at_ns,
-            Some(Of::LinkPacket(row)) => row.at_ns,
-            Some(Of::CcState(row)) => row.at_ns,
-            Some(Of::Acks(batch)) => {
+        let at_ns = match event.payload.as_ref() {
+            Some(Payload::FlowSample(row)) => row.at_ns,
+            Some(Payload::Interval(row)) => row.at_ns,
+            Some(Payload::Probe(row)) => row.at_ns,
+            Some(Payload::QdiscSample(row)) => row.at_ns,
+            Some(Payload::LinkChange(row)) => row.applied_at_ns,
+            Some(Payload::Event(row)) => row.at_ns,
+            Some(Payload::LinkPacket(row)) => row.at_ns,
+            Some(Payload::CcState(row)) => row.at_ns,
+            Some(Payload::Acks(batch)) => {
                 assert!(batch.at_ns.is_sorted(), "{batch:?}");
                 assert!(batch.at_ns.iter().all(|at_ns| within.contains(at_ns)), "{batch:?}");
                 continue;
             }
-            Some(Of::Done(done)) => {
+            Some(Payload::Done(done)) => {
                 let others = |(of, row): &&(String, RunEvent)| {
-                    of == node && !matches!(row.of, Some(Of::Done(_)))
+                    of == node && !matches!(row.payload, Some(Payload::Done(_)))
                 };
                 let count = trial.rows.iter().filter(others).count() as u64;
                 assert_eq!(done.rows_sent, count, "rows of {node}");
@@ -175,8 +183,8 @@ fn check_times(trial: &Trial) {
 mod tests {
     use super::*;
 
-    /// Keys that at least one plan of a few hundred must have.
-    const KEYS: [&str; 37] = [
+    /// Keys, besides those of [`schema_keys`], that at least one plan of a few hundred must have.
+    const KEYS: [&str; 30] = [
         "kind = \"udp\"",
         "kind = \"ping\"",
         "kind = \"tcp_connect\"",
@@ -195,19 +203,12 @@ mod tests {
         "trace = {",
         "start = \"first-packet\"",
         "floor = ",
-        "burst_loss = {",
-        "distribution = \"pareto\"",
-        "distribution = \"normal\"",
-        "distribution = \"uniform\"",
-        "correlation = ",
-        "duplicate = ",
-        "corrupt = ",
-        "reorder = { share",
+        "jitter.distribution = \"pareto\"",
+        "jitter.distribution = \"normal\"",
+        "jitter.distribution = \"uniform\"",
         "backend = \"kernel\"",
         "backend = \"userspace\"",
         "shaper = \"tbf\"",
-        "gso = false",
-        "overhead = ",
         "path = \"preset\"",
         "ect1 = ",
         "reverse = true",
@@ -222,6 +223,7 @@ mod tests {
         for key in KEYS {
             assert!(plans.iter().any(|plan| plan.contains(key)), "no plan has {key}");
         }
+        assert_eq!(schema_keys::missing(&plans), Vec::<String>::new(), "no plan has these keys");
     }
 
     #[test]

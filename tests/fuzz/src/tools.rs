@@ -51,8 +51,8 @@ pub fn iperf3(data: &[u8]) {
     for listens in [false, true] {
         let numbering = Numbering { client_port: 10_000, count: 4, listens };
         let report = Report::from_json(data, numbering);
-        assert!(report.flaws.iter().all(|flaw| flaw.at < data.len()));
-        assert!(report.flaws.is_sorted_by_key(|flaw| flaw.at));
+        assert!(report.unread.iter().all(|part| part.at < data.len()));
+        assert!(report.unread.is_sorted_by_key(|part| part.at));
         use_report(report, data.len());
     }
 }

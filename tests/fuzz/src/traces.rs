@@ -90,13 +90,13 @@ fn replay(trace: &Trace, on_end: OnEnd) {
     let replay = Replay { trace: Arc::new(trace.clone()), plan };
     if let Some(mut cursor) = Cursor::new(&replay, 1_000) {
         for _ in 0..MAX_STEPS {
-            let _ = cursor.piece();
+            let _ = cursor.span();
             if !cursor.advance() {
                 break;
             }
         }
         cursor.seek(u64::MAX / 2);
-        let _ = cursor.piece();
+        let _ = cursor.span();
     }
     if let Some(mut cursor) = OpportunityCursor::new(&replay, 1_000) {
         let mut before = 0;

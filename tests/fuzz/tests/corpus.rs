@@ -1,7 +1,6 @@
 //! Runs every target on its corpus and on mutations of it.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-#[cfg(feature = "results")]
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -9,10 +8,17 @@ use std::path::{Path, PathBuf};
 use ccbench_fuzz::mutate::{Random, mutate};
 use ccbench_fuzz::{TARGETS, Target};
 
+mod parsers;
 mod seeds;
 
 fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
+}
+
+/// Returns the names of all corpora.
+fn folders() -> BTreeSet<String> {
+    let folders = std::fs::read_dir(corpus()).unwrap();
+    folders.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
 /// Returns the inputs of a target with their names, in order.
@@ -49,10 +55,7 @@ fn every_input_of_the_corpora_is_handled() {
 #[test]
 #[cfg(feature = "results")]
 fn every_corpus_belongs_to_a_target() {
-    let folders = std::fs::read_dir(corpus()).unwrap();
-    let folders: BTreeSet<String> =
-        folders.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    assert_eq!(folders, TARGETS.iter().map(|target| target.name.to_owned()).collect());
+    assert_eq!(folders(), TARGETS.iter().map(|target| target.name.to_owned()).collect());
 }
 
 /// A target whose inputs take long. The others are tried at the same time.

@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ccbench_proto::plan::{Distribution, Link, Queue, Setting};
+use ccbench_proto::plan::{Distribution, FlowIsolation, Link, Queue, Setting};
 use ccbench_proto::resolve::ETHERNET_BYTES;
 use ccbench_proto::trace::Trace;
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::run_event::Payload;
 use ccbench_proto::wire::{LinkPacket, LinkTiming, PacketFate, QdiscSample, TimingKind};
 use ccbench_simulator::T0_NS;
 
@@ -36,14 +36,18 @@ impl<'a> Links<'a> {
     pub(super) fn of(trial: &'a Trial) -> Self {
         let mut links = BTreeMap::<&str, LinkRows<'_>>::new();
         for (_, event) in &trial.rows {
-            match event.of.as_ref() {
-                Some(Of::LinkPacket(row)) => {
+            match event.payload.as_ref() {
+                Some(Payload::LinkPacket(row)) => {
                     let rows = links.entry(&row.link).or_default();
                     rows.packets.push(row);
                     rows.by_flow.entry(row.flow).or_default().push(row);
                 }
-                Some(Of::QdiscSample(row)) => links.entry(&row.link).or_default().samples.push(row),
-                Some(Of::LinkTiming(row)) => links.entry(&row.link).or_default().timing.push(row),
+                Some(Payload::QdiscSample(row)) => {
+                    links.entry(&row.link).or_default().samples.push(row);
+                }
+                Some(Payload::LinkTiming(row)) => {
+                    links.entry(&row.link).or_default().timing.push(row);
+                }
                 _ => {}
             }
         }
@@ -209,8 +213,8 @@ fn order(trial: &Trial, name: &str, link: &Link, rows: &LinkRows<'_>) {
         true => BTreeSet::new(),
         false => pings_with_several_dscps(trial),
     };
-    let is_fifo = link.classes.is_empty()
-        && !matches!(link.queue, Some(Queue::Fq(_) | Queue::FqCodel(_) | Queue::Dualpi2(_)));
+    let isolation = link.queue.as_ref().map_or(FlowIsolation::None, Queue::flow_isolation);
+    let is_fifo = link.classes.is_empty() && isolation == FlowIsolation::None;
     let keeps_order = link.reorder.is_none()
         && link.ack_aggregation.is_none()
         && !link.path_switch

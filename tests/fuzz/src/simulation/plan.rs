@@ -6,6 +6,7 @@ use ccbench_proto::cc;
 use ccbench_proto::plan::{Cc, SysctlValue};
 
 use super::choices::Choices;
+use super::lines::{self, Line, OptionalKey};
 use super::link_keys::{self, Kind};
 
 /// The text of a plan, and its trace files by name.
@@ -32,7 +33,7 @@ pub(super) struct Link {
 /// The state of the generator.
 pub(super) struct Generator<'a> {
     pub(super) choices: Choices<'a>,
-    plan: String,
+    lines: Vec<Line>,
     pub(super) files: BTreeMap<String, String>,
     node_count: usize,
     /// Wires, as pairs of node numbers.
@@ -66,14 +67,16 @@ pub(super) fn generate(data: &[u8]) -> Input {
     plan.matrix();
     // Comes last, so that earlier seeds and inputs still make the same plans, except for this.
     plan.stream();
-    Input { plan: plan.plan, files: plan.files }
+    let files = plan.files;
+    let plan = lines::valid_text(plan.lines, |text| super::read(text, &files).map(drop));
+    Input { plan, files }
 }
 
 impl<'a> Generator<'a> {
     fn new(choices: Choices<'a>) -> Self {
         Self {
             choices,
-            plan: String::new(),
+            lines: Vec::new(),
             files: BTreeMap::new(),
             node_count: 0,
             wires: Vec::new(),
@@ -91,8 +94,14 @@ impl<'a> Generator<'a> {
 
     /// Adds a line to the plan.
     pub(super) fn line(&mut self, line: &str) {
-        self.plan += line;
-        self.plan.push('\n');
+        self.lines.push(Line { text: line.to_owned(), optional: None });
+    }
+
+    /// Adds a key of the table `table`, whose header is the latest. The plan may lack the key. Without one that is required, it also lacks
+    /// the table that contains it.
+    pub(super) fn optional(&mut self, table: &str, key: &str, value: &str, is_required: bool) {
+        let optional = Some(OptionalKey { path: format!("{table}.{key}"), is_required });
+        self.lines.push(Line { text: format!("{key} = {value}"), optional });
     }
 
     /// Adds each of these lines with this probability.

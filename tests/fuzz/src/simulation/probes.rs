@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ccbench_proto::plan::{Probe, ProbeKind, Repeat};
 use ccbench_proto::units::Bytes;
 use ccbench_proto::wire;
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::run_event::Payload;
 use ccbench_simulator::T0_NS;
 
 use super::Trial;
@@ -17,7 +17,7 @@ const MIN_DISTANCE_NS: u64 = 1_000_000;
 pub(super) fn check(trial: &Trial) {
     let mut measured = BTreeMap::<&str, Vec<&wire::Probe>>::new();
     for (_, event) in &trial.rows {
-        if let Some(Of::Probe(row)) = event.of.as_ref() {
+        if let Some(Payload::Probe(row)) = event.payload.as_ref() {
             measured.entry(&row.probe_id).or_default().push(row);
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use ccbench_proto::plan::Acks;
 use ccbench_proto::schedule::{FlowTask, block_bytes, block_offset_ns};
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::run_event::Payload;
 use ccbench_proto::wire::{self, FlowSample, Interval, Side, TcpEvent, TcpEventKind};
 use ccbench_simulator::T0_NS;
 
@@ -60,23 +60,23 @@ fn connections(trial: &Trial) -> BTreeMap<&str, Connection<'_>> {
     let mut connections = BTreeMap::<&str, Connection<'_>>::new();
     let at = |side: Side| usize::from(side == Side::Receiver);
     for (_, event) in &trial.rows {
-        match event.of.as_ref() {
-            Some(Of::FlowSample(row)) => {
+        match event.payload.as_ref() {
+            Some(Payload::FlowSample(row)) => {
                 let connection = connections.entry(&row.flow_id).or_default();
                 connection.samples[at(row.side())].push(row);
             }
-            Some(Of::Interval(row)) => {
+            Some(Payload::Interval(row)) => {
                 let connection = connections.entry(&row.flow_id).or_default();
                 connection.intervals[at(row.side())].push(row);
             }
-            Some(Of::Flow(row)) => {
+            Some(Payload::Flow(row)) => {
                 let connection = connections.entry(&row.flow_id).or_default();
                 connection.flows[at(row.side())].push(row);
             }
-            Some(Of::Acks(batch)) if batch.side() == Side::Sender => {
+            Some(Payload::Acks(batch)) if batch.side() == Side::Sender => {
                 connections.entry(&batch.flow_id).or_default().acks.push(batch);
             }
-            Some(Of::TcpEvents(rows)) => {
+            Some(Payload::TcpEvents(rows)) => {
                 for row in rows.events.iter().filter(|row| row.side() == Side::Sender) {
                     connections.entry(&row.flow_id).or_default().events.push(row);
                 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use ccbench_proto::plan::ProbeKind;
 use ccbench_proto::schedule::{FlowTask, probe_port};
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::run_event::Payload;
 use ccbench_proto::wire::{FlowSample, LinkPacket, PacketFate, Side};
 use ccbench_shaper::fuzzing::flow_hash;
 use ccbench_simulator::T0_NS;
@@ -122,7 +122,7 @@ fn of_probes(trial: &Trial) -> Vec<Stream<'_>> {
         served.zip(0..).map(|((name, _), index)| (name, probe_port(0, index))).collect();
     let mut measurements = BTreeMap::<&str, u64>::new();
     for (_, event) in &trial.rows {
-        if let Some(Of::Probe(row)) = event.of.as_ref() {
+        if let Some(Payload::Probe(row)) = event.payload.as_ref() {
             *measurements.entry(&row.probe_id).or_default() += 1;
         }
     }
@@ -177,7 +177,7 @@ fn local_port(probe: u64, seq: u64) -> u16 {
 fn last_samples(trial: &Trial) -> BTreeMap<&str, Ends<'_>> {
     let mut last = BTreeMap::<&str, [Option<&FlowSample>; 2]>::new();
     for (_, event) in &trial.rows {
-        if let Some(Of::FlowSample(row)) = event.of.as_ref() {
+        if let Some(Payload::FlowSample(row)) = event.payload.as_ref() {
             let at = usize::from(row.side() == Side::Receiver);
             last.entry(&row.flow_id).or_default()[at] = Some(row);
         }

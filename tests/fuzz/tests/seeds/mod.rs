@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ccbench_fuzz::mutate::Random;
 use ccbench_proto::event::{self, Kind};
-use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_proto::wire::{self, run_event::Payload};
 use ccbench_shaper::capture::pcapng;
 use ccbench_shaper::netlink::message::{ACK, Message};
 use prost::Message as _;
@@ -12,6 +12,8 @@ use prost::Message as _;
 #[path = "../../../../proto/tests/cc_files/elf.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod elf;
+mod packets;
+mod rtnetlink;
 
 const MINIMAL: &str = include_str!("../../../plans/valid/minimal.toml");
 const TRACED: &str = include_str!("../../../plans/valid/traced-links.toml");
@@ -50,6 +52,12 @@ fn binary_inputs_are_what_the_encoders_write() {
     check("inet_diag", "dump", &diag());
     check("qdisc", "dump", &qdiscs());
     check("qdisc", "refused", &refused());
+    for (target, inputs) in [("rtnetlink", rtnetlink::inputs()), ("frame", packets::inputs())] {
+        inputs.iter().for_each(|(name, bytes)| check(target, name, bytes));
+    }
+    for (name, peer_ip) in [("local", ""), ("network", "fe80::1"), ("no-address", "nowhere")] {
+        check("caller", name, &caller(peer_ip).encode_to_vec());
+    }
     check("pcapng", "capture", &capture());
     check("acks", "records", &acks());
     let record: Vec<u8> = (0..160).collect();
@@ -69,8 +77,8 @@ fn binary_inputs_are_what_the_encoders_write() {
     check("echo_reply", "reply", &reply);
     check("echo_reply", "raw", &[&[0x45; 20][..], &reply].concat());
     #[cfg(feature = "results")]
-    for (name, bytes) in parquet() {
-        check("parquet", name, &bytes);
+    for (target, inputs) in [("parquet", parquet()), ("parquet_table", parquet_tables())] {
+        inputs.iter().for_each(|(name, bytes)| check(target, name, bytes));
     }
     #[cfg(feature = "results")]
     check("archive", "files.tar", &archive());
@@ -135,17 +143,18 @@ fn run_events() -> Vec<wire::RunEvent> {
         app_limited: vec![true, false],
         ..Default::default()
     };
+    let max = u64::MAX;
     let rows = vec![
-        Of::FlowSample(sample(0)),
-        Of::FlowSample(sample(u32::MAX)),
-        Of::Interval(wire::Interval {
+        Payload::FlowSample(sample(0)),
+        Payload::FlowSample(sample(u32::MAX)),
+        Payload::Interval(wire::Interval {
             at_ns: 2_000,
             seconds: 1e308,
             bytes: u64::MAX,
             ..Default::default()
         }),
-        Of::Probe(wire::Probe { at_ns: 2_000, ..Default::default() }),
-        Of::QdiscSample(wire::QdiscSample {
+        Payload::Probe(wire::Probe { at_ns: 2_000, ..Default::default() }),
+        Payload::QdiscSample(wire::QdiscSample {
             at_ns: 2_000,
             link: "bottleneck".into(),
             kind: "fq_codel".into(),
@@ -154,34 +163,38 @@ fn run_events() -> Vec<wire::RunEvent> {
             drops_pkts: u64::MAX,
             ..Default::default()
         }),
-        Of::LinkChange(wire::LinkChange {
+        Payload::LinkChange(wire::LinkChange {
             link: "bottleneck".into(),
             rate_bps: Some(u64::MAX),
             ..Default::default()
         }),
-        Of::LinkTiming(wire::LinkTiming { link: "bottleneck".into(), ..Default::default() }),
-        Of::LinkPacket(wire::LinkPacket::default()),
-        Of::CcState(wire::CcState::default()),
-        Of::Acks(acks),
-        Of::TcpEvents(wire::TcpEvents { events: vec![wire::TcpEvent::default(); 2] }),
-        Of::AckCount(wire::AckCount { rows: u64::MAX, lost_rows: u64::MAX, ..Default::default() }),
-        Of::HostSample(wire::HostSample { at_ns: 2_000, ..Default::default() }),
-        Of::HostSample(wire::HostSample { at_ns: u64::MAX, ..Default::default() }),
-        Of::Event(event(Kind::PhaseStart(event::NoData {}))),
-        Of::Event(event(Kind::Ecn(event::Ecn::default()))),
-        Of::Event(event(Kind::BaseRtt(event::BaseRtt::default()))),
-        Of::Event(event(Kind::Capture(event::Capture::default()))),
-        Of::Event(event(Kind::CcSockets(event::CcSockets::default()))),
-        Of::Event(event(Kind::ClockStep(event::ClockStep::default()))),
-        Of::Flow(wire::Flow {
+        Payload::LinkTiming(wire::LinkTiming { link: "bottleneck".into(), ..Default::default() }),
+        Payload::LinkPacket(wire::LinkPacket::default()),
+        Payload::CcState(wire::CcState::default()),
+        Payload::Acks(acks),
+        Payload::TcpEvents(wire::TcpEvents { events: vec![wire::TcpEvent::default(); 2] }),
+        Payload::AckCount(wire::AckCount { rows: max, lost_rows: max, ..Default::default() }),
+        Payload::HostSample(wire::HostSample { at_ns: 2_000, ..Default::default() }),
+        Payload::HostSample(wire::HostSample { at_ns: u64::MAX, ..Default::default() }),
+        Payload::Event(event(Kind::PhaseStart(event::NoData {}))),
+        Payload::Event(event(Kind::Ecn(event::Ecn::default()))),
+        Payload::Event(event(Kind::BaseRtt(event::BaseRtt::default()))),
+        Payload::Event(event(Kind::Capture(event::Capture::default()))),
+        Payload::Event(event(Kind::CcSockets(event::CcSockets::default()))),
+        Payload::Event(event(Kind::ClockStep(event::ClockStep::default()))),
+        Payload::Flow(wire::Flow {
             flow_id: "main/0".into(),
             start_s: Some(1e308),
             ..Default::default()
         }),
-        Of::Raw(wire::Raw { name: "x".into(), data: vec![1] }),
-        Of::Done(wire::Done { rows_sent: u64::MAX, rows_dropped: u64::MAX, ..Default::default() }),
+        Payload::Raw(wire::Raw { name: "x".into(), data: vec![1] }),
+        Payload::Done(wire::Done {
+            rows_sent: u64::MAX,
+            rows_dropped: u64::MAX,
+            ..Default::default()
+        }),
     ];
-    rows.into_iter().map(|of| wire::RunEvent { of: Some(of) }).collect()
+    rows.into_iter().map(|payload| wire::RunEvent { payload: Some(payload) }).collect()
 }
 
 fn prepare_reply() -> wire::PrepareReply {
@@ -191,22 +204,36 @@ fn prepare_reply() -> wire::PrepareReply {
     wire::PrepareReply { links: vec![link], generation: 3, ..Default::default() }
 }
 
+fn caller(peer_ip: &str) -> wire::Caller {
+    wire::Caller {
+        name: "alice".to_owned(),
+        serial: "4a".to_owned(),
+        scopes: ["run", "bpf", "later"].map(str::to_owned).to_vec(),
+        is_unscoped: false,
+        peer_ip: peer_ip.to_owned(),
+        local_ip: peer_ip.to_owned(),
+        interface_index: 7,
+    }
+}
+
 fn lab() -> Vec<u8> {
-    use wire::lab_message::Of;
+    use wire::lab_message::Payload;
     let messages = [
-        Of::Node(wire::LabNode { node: "a".into(), info: Some(wire::NodeInfo::default()) }),
-        Of::Prepared(wire::LabPrepared { node: "a".into(), reply: Some(prepare_reply()) }),
-        Of::Start(wire::LabStart { t0_ns: 5, realtime_minus_monotonic_ns: -5 }),
-        Of::Row(wire::LabRow { node: "a".into(), event: run_events().pop() }),
-        Of::Failed(wire::LabFailed {
+        Payload::Node(wire::LabNode { node: "a".into(), info: Some(wire::NodeInfo::default()) }),
+        Payload::Prepared(wire::LabPrepared { node: "a".into(), reply: Some(prepare_reply()) }),
+        Payload::Start(wire::LabStart { t0_ns: 5, realtime_minus_monotonic_ns: -5 }),
+        Payload::Row(wire::LabRow { node: "a".into(), event: run_events().pop() }),
+        Payload::Failed(wire::LabFailed {
             node: "a".into(),
             step: wire::LabStep::Build.into(),
             reason: "w".into(),
             impossible: true,
         }),
-        Of::Done(wire::LabDone { busy_pct: 1.5 }),
+        Payload::Done(wire::LabDone { busy_pct: 1.5 }),
     ];
-    messages.map(|of| wire::LabMessage { of: Some(of) }.encode_length_delimited_to_vec()).concat()
+    messages
+        .map(|payload| wire::LabMessage { payload: Some(payload) }.encode_length_delimited_to_vec())
+        .concat()
 }
 
 fn diag() -> Vec<u8> {
@@ -288,5 +315,24 @@ fn parquet() -> Vec<(&'static str, Vec<u8>)> {
             "all.parquet",
             of("t_us,rate_bps,delay_us,loss_ppm\n0,1000000,,\n1.5,,20000,1000000\n3,,,\n"),
         ),
+    ]
+}
+
+/// Returns results tables with one row and with several: text, bytes, and numbers with null.
+#[cfg(feature = "results")]
+fn parquet_tables() -> Vec<(&'static str, Vec<u8>)> {
+    let sample = wire::FlowSample { cc_info: vec![1, 2, 3], ..sample(5) };
+    let acks = wire::Acks {
+        flow_id: "main/0".into(),
+        at_ns: vec![1_500, 2_000, 2_500],
+        rtt_us: vec![1, 2, 3],
+        app_limited: vec![true, false],
+        ..Default::default()
+    };
+    let file =
+        |payload, columns: &[&str]| ccbench_results::fuzzing::table_file(payload, columns).unwrap();
+    vec![
+        ("flow_samples.parquet", file(Payload::FlowSample(sample), &["cc", "cc_info", "rtt_us"])),
+        ("acks.parquet", file(Payload::Acks(acks), &["t_ns", "rtt_us", "app_limited", "rto_us"])),
     ]
 }
