@@ -10,7 +10,7 @@ export RUSTC_WORKSPACE_WRAPPER ?= $(CURDIR)/scripts/rustc.sh
 BIN := $(CARGO_TARGET_DIR)/debug
 PREFIX ?= /usr/local
 
-.PHONY: all demo test test-fast test-faults soak test-clock test-arm64 test-slurm test-slurm-faults test-lab test-lab-cpu test-lab-reruns test-vm test-machines lab lint fmt clippy clean-clones doc machete deny fuzz fuzz-plans msrv msrv-version bench bench-flood bench-pages bench-results install uninstall setup build docs dist dist-lab test-dist size
+.PHONY: all demo test test-fast test-faults soak test-clock test-arm64 test-slurm test-slurm-faults test-lab test-lab-cpu test-lab-reruns test-vm test-machines lab lint fmt clippy clean-clones doc machete deny advisories fuzz fuzz-plans msrv msrv-version bench bench-flood bench-pages bench-results screenshots install uninstall setup build docs dist dist-lab test-dist size
 
 all: build
 
@@ -55,13 +55,14 @@ test-lab-reruns: build
 test-fast:
 	@scripts/test.sh --locked --workspace
 
-# Injects faults into real processes: kills, failing or slow system calls, SIGSTOP, out of memory, partitions of the control network,
-# damaged files. Needs root; takes at most 10 minutes.
+# Injects an even sample of the faults of `soak` into real processes: kills, failing or slow system calls, SIGSTOP, out of memory, partitions
+# of the control network, damaged files. CCBENCH_FAULT_POINTS=N injects N of each kind. Needs root; takes at most 10 minutes.
 test-faults: build
 	@scripts/setup.sh --faults
 	cargo test --locked --workspace --features netns,browser,faults --test faults -- --test-threads=1 --nocapture
 
-# The same with every fault, and slopes of memory and descriptors over 10 000 simulated trials and 2000 in namespaces. Takes hours.
+# The same with every fault, at least 1000, and slopes of memory and descriptors over 10 000 simulated trials and 2000 in namespaces. Prints a
+# table of the faults. Takes hours.
 soak: export CCBENCH_FAULT_POINTS = 0
 soak: test-faults
 
@@ -91,8 +92,8 @@ test-vm:
 	tests/vm/run.sh
 
 # Runs E1 over mTLS on three emulated machines with their own kernels, boot loaders and clocks: a reboot into another kernel, partitions, a
-# reset. Needs root; creates its own namespaces. Takes 9 minutes without KVM. The first time it also builds a release of the agent and a
-# disk (3 GB in the cache), which takes about 15 minutes more.
+# reset, a clock that is set, and what systemd does with a stopped or killed agent. Needs root; creates its own namespaces. Takes 13 minutes
+# without KVM. The first time it also builds a release of the agent and a disk (3 GB in the cache), which takes about 15 minutes more.
 test-machines: build
 	@scripts/setup.sh --machines
 	cargo build --locked --release -p ccbench-agent
@@ -107,11 +108,15 @@ lint: fmt clippy doc machete deny
 fmt:
 	cargo fmt --all --check
 
+# All features but `lab`, whose tests are the same code, and the agent without eBPF, which users may build without clang.
+CHECKED_FEATURES := netns,browser,faults,ccbench-shaper/bench
+
 # Like `cargo clippy -- -D warnings`, but with a wrapper of this clone: cargo's wrapper has the same path in all clones (scripts/clippy.sh).
 clippy: export RUSTC_WORKSPACE_WRAPPER = $(CURDIR)/scripts/clippy.sh
 clippy: export CLIPPY_ARGS = -D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
 clippy:
-	cargo check --locked --workspace --all-targets --features netns,browser,faults
+	cargo check --locked --workspace --all-targets --features $(CHECKED_FEATURES)
+	cargo check --locked -p ccbench-agent --all-targets --no-default-features
 
 # Removes the artefacts and programs of clones whose directory no longer exists.
 clean-clones:
@@ -130,10 +135,14 @@ docs:
 machete:
 	@if command -v cargo-machete >/dev/null; then cargo machete; else echo "skipped: cargo-machete is not installed"; fi
 
-# Checks licences, banned crates and sources (deny.toml). Advisories need the network: cargo deny check advisories
+# Checks licences, banned crates and sources (deny.toml).
 deny:
 	@if command -v cargo-deny >/dev/null; then cargo deny check licenses bans sources; \
 		else echo "skipped: cargo-deny is not installed"; fi
+
+# Checks dependencies for known vulnerabilities. Fetches the database, so it is not a part of `lint`.
+advisories:
+	cargo deny check advisories
 
 # Runs each fuzz target (or those in FUZZ_TARGETS) for FUZZ_SECONDS, with libFuzzer and AddressSanitizer. Needs a nightly
 # compiler and cargo-fuzz; skipped with a note if they are missing.
@@ -151,7 +160,8 @@ MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1.0/p' Cargo.toml)
 msrv-version:
 	@echo $(MSRV)
 msrv:
-	cargo +$(MSRV) check --locked --workspace --all-targets --features netns,browser,faults
+	cargo +$(MSRV) check --locked --workspace --all-targets --features $(CHECKED_FEATURES)
+	cargo +$(MSRV) check --locked -p ccbench-agent --all-targets --no-default-features
 
 # Measures ratios within one run: the cost of controller and agents, of start-up and per trial; of userspace links against plain veth; of
 # watching sockets by polling and at every acknowledgement, also for whole runs with and without; of processing a trial against the shell
@@ -171,12 +181,21 @@ bench-results: setup
 	tests/bench/pipeline.sh $(CARGO_TARGET_DIR)/release 10 1
 	tests/bench/summary.sh $(CARGO_TARGET_DIR)/release
 
-# Measures cost and lag of live pages with 100 flows, as root. Also builds the report of 1000 trials, which must open within 2 s if there is
-# a browser.
+# Measures cost and lag of live pages with 100 flows, also in a browser, as root. Also builds the report of 1000 trials, which must open
+# within 2 s.
 bench-pages: setup
-	cargo build --locked --release -p ccbench -p ccbench-agent -p ccbench-results --bins --example many_samples
+	@scripts/setup.sh --test
+	cargo build --locked --release -p ccbench -p ccbench-agent -p ccbench-results --bins --example many_samples --example live_record
 	tests/bench/live.py $(CARGO_TARGET_DIR)/release
 	REPORT_LIMIT_MS=2000 tests/bench/summary.sh $(CARGO_TARGET_DIR)/release 2000000 1000
+
+# Saves screenshots of the report, the report of a sweep, the index and the live page at three widths in both themes, to look at. Prints
+# their directory.
+SCREENSHOTS ?= $(CARGO_TARGET_DIR)/screenshots
+screenshots: setup
+	@scripts/setup.sh --test
+	CCBENCH_SCREENSHOTS=$(abspath $(SCREENSHOTS)) cargo test --locked --workspace --features netns,browser --test results -- --ignored --exact browser::screenshots::screenshots
+	@echo $(abspath $(SCREENSHOTS))
 
 # Measures what connection floods without a certificate, and unfinished requests, cost an agent while trials run. Needs root; creates its
 # own namespaces. Takes two minutes. Fails above 5 % of a CPU or 64 MB, or if the flood degrades a trial.
@@ -212,7 +231,8 @@ size: setup
 dist-lab: lab
 	@scripts/dist.sh $(DIST) lab
 
-# Installs the packages of `make dist` in bare systems and measures the time to the first table. Needs root.
+# Installs or unpacks the packages of `make dist` in bare systems, runs the quickstart there, and measures the time to the first table. Needs
+# root.
 test-dist:
 	@scripts/setup.sh --test-dist
 	tests/dist/bare.sh $(DIST)

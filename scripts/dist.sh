@@ -22,13 +22,15 @@ arch=${target%%-*}
 case $CARGO_TARGET_DIR in /*) ;; *) CARGO_TARGET_DIR=$PWD/$CARGO_TARGET_DIR ;; esac
 export CARGO_TARGET_DIR
 programs=$CARGO_TARGET_DIR/dist
+# Of the controller, in 10^6 bytes, as in `make size`.
+limit_mb=45
 # With the same tools, the same commit gives the same bytes.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
 export SOURCE_DATE_EPOCH
 # Without a constant for the build scripts, Cargo compiles the C code of dependencies again for each commit, and all crates that use it.
 constant=(--config 'env.SOURCE_DATE_EPOCH.value="0"' --config env.SOURCE_DATE_EPOCH.force=true)
 work=$(mktemp -d)
-trap 'rm -rf "$work" target/wheel.data' EXIT
+trap 'rm -rf "$work"' EXIT
 mkdir -p "$out"
 
 die() { echo "dist: $*" >&2; exit 1; }
@@ -50,7 +52,10 @@ build() {
     "${cargo[@]}" build --locked "${constant[@]}" --profile dist -p ccbench
     "${cargo[@]}" build --locked "${constant[@]}" --profile dist -p ccbench-agent
     du --apparent-size -BM "$programs/ccbench" "$programs/ccbench-agent"
-    local program
+    local program bytes symbols
+    bytes=$(stat -c %s "$programs/ccbench")
+    [ "$bytes" -le $((limit_mb * 1000000)) ] ||
+        die "the controller has $bytes bytes, more than $limit_mb MB; \`make size\` prints what it is made of"
     for program in "$programs/ccbench" "$programs/ccbench-agent"; do
         symbols=$(nm "$program" 2>/dev/null) || die "nm cannot read $program; install binutils"
         [ -z "$symbols" ] || die "$program has symbols; see profile.dist in Cargo.toml"
@@ -116,13 +121,15 @@ EOF
 
 # The wheel contains the agent's libraries that bare systems lack, in PREFIX/lib/ccbench.
 wheel() {
-    local venv=$cache/maturin-1.16.0 data=target/wheel.data library name
+    local venv=$cache/maturin-1.16.0 data=target/wheel.data library name package source
+    local doc=$data/data/share/doc/ccbench
     command -v patchelf >/dev/null || { skip wheel "install patchelf"; return; }
     if [ ! -x "$venv/bin/maturin" ]; then
         rm -rf "$venv"
         { python3 -m venv "$venv" && "$venv/bin/pip" install --quiet --disable-pip-version-check maturin==1.16.0; } ||
             { rm -rf "$venv"; skip wheel "maturin cannot be installed"; return; }
     fi
+    trap 'rm -rf "$work" target/wheel.data' EXIT
     rm -rf "$data" "$work/wheel"
     mkdir -p "$data/scripts" "$data/data/lib/ccbench"
     install -m 755 "$programs/ccbench-agent" "$data/scripts/ccbench-agent"
@@ -130,14 +137,17 @@ wheel() {
     while read -r name library; do
         install -m 755 "$library" "$data/data/lib/ccbench/$name"
         patchelf --set-rpath '$ORIGIN' "$data/data/lib/ccbench/$name"
-        licence "$library" >"$data/data/share/doc/ccbench/$name.copyright"
+        package=$(package_of "$library")
+        cat "/usr/share/doc/${package%:*}/copyright" >"$doc/$name.copyright" 2>/dev/null || true
+        source=$(origin "$package")
+        printf '%s\t%s\n' "$name" "$source" >>"$doc/libraries.tsv"
     done < <(ldd "$programs/ccbench-agent" | sed -n 's/^\s*\(\(libelf\|libz\|libzstd\|liblzma\|libbz2\)\.so[^ ]*\) => \(\/[^ ]*\).*/\1 \3/p')
     patchelf --set-rpath '$ORIGIN/../lib/ccbench' "$data/scripts/ccbench-agent"
     "$venv/bin/maturin" build --locked "${constant[@]}" --out "$work/wheel"
     local made=("$work"/wheel/*.whl)
     python3 -m zipfile -l "${made[0]}" >"$work/wheel/list"
-    for name in scripts/ccbench scripts/ccbench-agent ccbench/__init__.py lib/ccbench/libelf.so.1 share/doc/ccbench/docs/plan.md \
-        share/doc/ccbench/SECURITY.md share/doc/ccbench/plans/quickstart.toml; do
+    for name in scripts/ccbench scripts/ccbench-agent ccbench/__init__.py lib/ccbench/libelf.so.1 share/doc/ccbench/libraries.tsv \
+        share/doc/ccbench/docs/plan.md share/doc/ccbench/SECURITY.md share/doc/ccbench/plans/quickstart.toml; do
         grep -q "$name " "$work/wheel/list" || die "wheel: ${made[0]##*/} has no $name"
     done
     # The wheel of an earlier build may have another platform tag in its name.
@@ -145,11 +155,17 @@ wheel() {
     cp "${made[0]}" "$out/"
 }
 
-licence() { # LIBRARY: the copyright file of its package
-    local package
-    package=$(dpkg -S "$(realpath "$1")" 2>/dev/null || dpkg -S "${1#/usr}" 2>/dev/null) || return 0
-    package=${package%%:*}
-    cat "/usr/share/doc/$package/copyright" 2>/dev/null || true
+package_of() { # LIBRARY: its Debian package, with the architecture (libelf1:amd64); nothing on other systems
+    local found
+    found=$(dpkg -S "$(realpath "$1")" 2>/dev/null || dpkg -S "${1#/usr}" 2>/dev/null) || return 0
+    echo "${found%%: *}"
+}
+
+origin() { # PACKAGE: distribution, name, version and architecture, separated by tabs; all empty without a package
+    local distribution
+    [ -n "$1" ] || { printf '\t\t\t'; return; }
+    distribution=$(. /etc/os-release && echo "$ID")
+    dpkg-query -W -f "$distribution\t\${Package}\t\${Version}\t\${Architecture}" "$1"
 }
 
 image() {
@@ -189,9 +205,14 @@ sif() {
     "$tool" build --force "$out/ccbench-$version-$arch.sif" "$format:$image" || skip sif "$tool cannot build it"
 }
 
+# Describes the wheel and the container in OUT, if they exist: both have parts of a distribution.
 sbom() {
+    local package packages=()
+    for package in "$out/ccbench-$version-"*"_$arch.whl" "$out/ccbench-$version-$arch.oci.tar"; do
+        [ ! -e "$package" ] || packages+=("$package")
+    done
     cargo metadata --locked --format-version 1 --filter-platform "$target" |
-        python3 scripts/sbom.py Cargo.lock "$version" "$target" >"$out/ccbench-$version-$target.spdx.json"
+        python3 -B scripts/sbom.py Cargo.lock "$version" "$target" "${packages[@]}" >"$out/ccbench-$version-$target.spdx.json"
 }
 
 lab() { "$programs/ccbench" lab pack -o "$out/ccbench-lab-kernels-$version-$arch.tar.gz"; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the packages that ccbench needs besides a Rust toolchain, after printing each package with its purpose.
 #   --lab   also installs what the lab needs (docs/lab.md): QEMU, and the tools that build its kernel
-#   --test  also installs what the tests need: a browser, tcpdump, cpio, the Python packages of
+#   --test  also installs what the tests need: a browser, tcpdump, cpio, node, the Python packages of
 #           tests/notebooks/requirements.txt in a directory of their own, and axe-core if there is npm
 #   --faults also installs strace, which injects faults
 #   --machines also installs what the test of several machines needs: QEMU, and tools that make the machines' disk
@@ -30,7 +30,7 @@ if [ "${1:-}" = --machines ]; then
 fi
 [ "${1:-}" = --slurm ] && package+=([slurmctld]=slurmctld [slurmd]=slurmd [sbatch]=slurm-client [munged]=munge)
 [ "${1:-}" = --arm64 ] && package+=([qemu-aarch64]=qemu-user [aarch64-linux-gnu-gcc]=gcc-aarch64-linux-gnu)
-[ "${1:-}" = --test ] && package+=([chromium]=chromium [chromedriver]=chromium-driver [tcpdump]=tcpdump [cpio]=cpio)
+[ "${1:-}" = --test ] && package+=([chromium]=chromium [chromedriver]=chromium-driver [tcpdump]=tcpdump [cpio]=cpio [node]=nodejs)
 # Why each package is needed.
 declare -A purpose=([iperf3]="generates the traffic" [iproute2]="ip, tc and ss: the tests compare results with them"
     [ethtool]="shows and sets offloads" [gcc]="links the Rust programs" [make]="builds the kernel modules"
@@ -40,7 +40,8 @@ declare -A purpose=([iperf3]="generates the traffic" [iproute2]="ip, tc and ss: 
     [xz-utils]="unpacks kernels and modules" [lz4]="builds the lab's kernel" [python3]="builds the lab's kernel, and a disk of tests"
     [patch]="patches the lab's kernel" [kmod]="prepares modules for the lab" [binutils]="strips the lab's kernel, and the agent of tests"
     [chromium]="renders reports in the tests" [chromium-driver]="drives the browser in the tests"
-    [tcpdump]="captures packets in the tests" [cpio]="unpacks an archive in the tests" [python3-venv]="runs the notebooks in the tests, builds the wheel"
+    [tcpdump]="captures packets in the tests" [cpio]="unpacks an archive in the tests" [nodejs]="runs Perfetto's trace processor in the tests"
+    [python3-venv]="runs the notebooks in the tests, builds the wheel"
     [dpkg-dev]="finds what packages depend on" [patchelf]="puts libraries into the wheel" [git]="dates the packages"
     [slurmctld]="Slurm's controller, for tests" [slurmd]="Slurm's nodes, for tests" [slurm-client]="Slurm's commands, for tests"
     [munge]="authenticates Slurm's messages"
@@ -70,7 +71,7 @@ python_packages() {
 }
 
 # Installs axe-core, the accessibility rules for the tests of pages, into the cache and not into the repository: it is third-party code
-# (MPL-2.0) that only tests use. Those tests are skipped if it cannot be installed.
+# (MPL-2.0) that only tests use. Without it, those tests fail in `make test`, and are skipped in `make test-fast`.
 axe_version=4.14.1
 axe_core() {
     local axe work
@@ -78,14 +79,14 @@ axe_core() {
     [ "$(cat "$axe/version" 2>/dev/null)" = "$axe_version" ] && return
     work=$(mktemp -d)
     if ! command -v npm >/dev/null; then
-        echo "setup: there is no npm, so axe-core is not installed and accessibility tests are skipped"
+        echo "setup: there is no npm, so axe-core is not installed and accessibility tests fail; install npm"
     elif (cd "$work" && npm pack --silent "axe-core@$axe_version" && tar -xzf "axe-core-$axe_version.tgz") >/dev/null; then
         echo "setup: installing axe-core $axe_version into $axe"
         mkdir -p "$axe"
         cp "$work/package/axe.min.js" "$axe/axe.min.js"
         echo "$axe_version" >"$axe/version"
     else
-        echo "setup: npm cannot fetch axe-core, so accessibility tests are skipped"
+        echo "setup: npm cannot fetch axe-core, so accessibility tests fail"
     fi
     rm -rf "$work"
 }

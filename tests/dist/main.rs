@@ -1,5 +1,5 @@
-//! Tests the parts of `make dist` that need no other system: scripts, the tree from which packages are made, the bill of materials, the
-//! Python reader. `tests/dist/bare.sh` installs the packages.
+//! Tests the parts of `make dist` that need no other system: scripts, the tree from which packages are made, the bill of materials, how
+//! images are unpacked, the Python reader. `tests/dist/bare.sh` installs the packages.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -180,10 +180,17 @@ fn metadata() -> Value {
     serde_json::from_slice(&succeed(cargo.current_dir(source_root())).stdout).unwrap()
 }
 
-fn bill_of_materials(metadata: &Value) -> Value {
+/// Returns a script of the source tree, which writes no compiled modules there.
+fn script(name: &str) -> Command {
     let mut python = Command::new("python3");
-    python.arg(source_root().join("scripts/sbom.py")).arg(source_root().join("Cargo.lock"));
-    python.args(["1.2.3", "x86_64-unknown-linux-gnu"]).env("SOURCE_DATE_EPOCH", "1767225600");
+    python.arg("-B").arg(source_root().join(name));
+    python
+}
+
+fn bill_of_materials(metadata: &Value, packages: &[PathBuf]) -> Value {
+    let mut python = script("scripts/sbom.py");
+    python.arg(source_root().join("Cargo.lock")).args(["1.2.3", "x86_64-unknown-linux-gnu"]);
+    python.args(packages).env("SOURCE_DATE_EPOCH", "1767225600");
     python.current_dir(source_root());
     let mut child = python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
@@ -197,14 +204,17 @@ fn bill_of_materials(metadata: &Value) -> Value {
 #[test]
 fn the_bill_of_materials_has_every_crate_of_the_programs() {
     let metadata = metadata();
-    let bill = bill_of_materials(&metadata);
-    assert_eq!(bill, bill_of_materials(&metadata), "the same inputs give the same document");
+    let bill = bill_of_materials(&metadata, &[]);
+    assert_eq!(bill, bill_of_materials(&metadata, &[]), "the same inputs give the same document");
     assert_eq!(bill["spdxVersion"], "SPDX-2.3");
     assert_eq!(bill["creationInfo"]["created"], "2026-01-01T00:00:00Z");
     let packages = bill["packages"].as_array().unwrap();
     let text_of = |value: &Value| value.as_str().unwrap().to_owned();
     let names: BTreeSet<String> = packages.iter().map(|p| text_of(&p["name"])).collect();
-    for name in ["ccbench", "ccbench-agent", "polars", "tokio", "libbpf-sys", "cc"] {
+    // The last two are in reports and figures.
+    for name in
+        ["ccbench", "ccbench-agent", "polars", "tokio", "libbpf-sys", "cc", "uPlot", "Arimo"]
+    {
         assert!(names.contains(name), "no {name}");
     }
     // Dependencies of tests only, and Polars' streaming engine, which some features of `polars` bring along: a large, unused part of a
@@ -226,13 +236,150 @@ fn the_bill_of_materials_has_every_crate_of_the_programs() {
         assert!(ids.contains(&related), "{relationship}");
         match relationship["relationshipType"].as_str().unwrap() {
             "DESCRIBES" => described.insert(related),
-            "DEPENDS_ON" => depended.insert(related),
+            "DEPENDS_ON" | "CONTAINS" => depended.insert(related),
             other => panic!("{other}"),
         };
     }
     assert_eq!(described.len(), 2, "{described:?}");
     let all: BTreeSet<String> = described.union(&depended).cloned().collect();
     assert_eq!(all, ids, "every package is of a program");
+}
+
+const SMALL_WHEEL: &str = "ccbench-1.2.3-py3-none-manylinux_2_36_x86_64.whl";
+const SMALL_IMAGE: &str = "ccbench-1.2.3-x86_64.oci.tar";
+
+/// Writes a wheel and images with small files, and returns their directory.
+fn small_packages(bench: &Bench) -> PathBuf {
+    let out = bench.path("packages");
+    std::fs::create_dir(&out).unwrap();
+    succeed(script("tests/dist/packages.py").arg(&out));
+    out
+}
+
+#[test]
+fn the_bill_of_materials_has_what_packages_contain_besides_the_programs() {
+    let bench = Bench::new();
+    let out = small_packages(&bench);
+    let bill = bill_of_materials(&metadata(), &[out.join(SMALL_WHEEL), out.join(SMALL_IMAGE)]);
+    let str_of = |value: &Value, key: &str| value[key].as_str().unwrap().to_owned();
+    let packages = bill["packages"].as_array().unwrap();
+    let described = |package: &Value| {
+        let of = |key: &str| str_of(package, key);
+        (of("SPDXID"), format!("{} {}", of("name"), of("versionInfo")))
+    };
+    let described: BTreeMap<String, String> = packages.iter().map(described).collect();
+    assert_eq!(described.len(), packages.len(), "an id is there twice");
+    let parts_of = |whole: &str| -> BTreeSet<String> {
+        let relationships = bill["relationships"].as_array().unwrap().iter();
+        let contained = relationships.filter(|relationship| {
+            relationship["relationshipType"] == "CONTAINS"
+                && described[&str_of(relationship, "spdxElementId")] == format!("{whole} 1.2.3")
+        });
+        contained.map(|part| described[&str_of(part, "relatedSpdxElement")].clone()).collect()
+    };
+    let with_programs = |others: &[&str]| -> BTreeSet<String> {
+        let programs = ["ccbench", "ccbench-agent"];
+        let programs = programs.map(|name| format!("{name} {}", env!("CARGO_PKG_VERSION")));
+        others.iter().map(|&part| part.to_owned()).chain(programs).collect()
+    };
+    // Without dpkg on the build machine, the version of a library is unknown.
+    let in_wheel = with_programs(&["libelf1 0.188-2.1", "libz.so.1 NOASSERTION"]);
+    assert_eq!(parts_of(SMALL_WHEEL), in_wheel);
+    let in_image = with_programs(&[
+        "libelf1 0.188-2.1",
+        "libgcc-s1 14.2.0-19",
+        "libstdc++6 1:14.2+b1",
+        "linux-source-7.3 7.3.4-1",
+    ]);
+    assert_eq!(parts_of(SMALL_IMAGE), in_image);
+
+    let find = |name: &str| packages.iter().find(|package| package["name"] == name).unwrap();
+    let locator = &find("libstdc++6")["externalRefs"][0]["referenceLocator"];
+    assert_eq!(locator, "pkg:deb/debian/libstdc%2B%2B6@1%3A14.2%2Bb1?arch=amd64");
+    assert_eq!(find(SMALL_WHEEL)["checksums"][0]["checksumValue"].as_str().unwrap().len(), 64);
+    assert_eq!(find("linux-source-7.3")["licenseDeclared"], "GPL-2.0-only");
+    let licences = bill["hasExtractedLicensingInfos"].as_array().unwrap();
+    let text_of = |name: &str| {
+        let id = &find(name)["licenseDeclared"];
+        let licence = licences.iter().find(|licence| licence["licenseId"] == *id).unwrap();
+        str_of(licence, "extractedText")
+    };
+    assert!(text_of("libelf1").contains("License: LGPL-3+ or GPL-2+\n"));
+    // Its documents are in a folder with another package's name.
+    assert_eq!(text_of("libgcc-s1"), "free text");
+    assert_eq!(find("libstdc++6")["licenseDeclared"], "NOASSERTION", "no copyright file");
+}
+
+#[test]
+fn images_are_unpacked_layer_by_layer() {
+    let bench = Bench::new();
+    let out = small_packages(&bench);
+    let unpack = |archive: &str| {
+        let root = bench.path(&format!("root-{archive}"));
+        std::fs::create_dir(&root).unwrap();
+        let output = script("scripts/oci.py").arg(out.join(archive)).arg(&root).output().unwrap();
+        (root, output)
+    };
+    for (archive, run) in [(SMALL_IMAGE, "/srv\nccbench\n-v\n"), ("docker.tar", "/\nccbench\n")] {
+        let (root, output) = unpack(archive);
+        assert!(output.status.success(), "{}", text(&output));
+        assert_eq!(String::from_utf8_lossy(&output.stdout), run);
+        let read = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
+        assert_eq!(read("usr/bin/tool"), "the tool of the upper layer");
+        assert!(root.join("bin").is_symlink());
+        assert_eq!(read("opt/one/two"), "two");
+        let files = tree(&root);
+        let is_hidden = |name: &&String| name.contains(".wh.") || name.ends_with(".hidden");
+        assert_eq!(files.keys().find(is_hidden), None);
+        assert!(!files.contains_key("tmp/ccbench.deb"), "{files:?}");
+        // Not written through the link of the lower layer.
+        assert!(!root.join("etc/link").is_symlink() && !bench.path("outside").exists());
+    }
+
+    let (_, refused) = unpack("escaping.tar");
+    assert!(!refused.status.success() && !bench.path("outside").exists());
+    assert!(text(&refused).contains("outside of the image: up/outside"), "{}", text(&refused));
+
+    let mut bytes = std::fs::read(out.join(SMALL_IMAGE)).unwrap();
+    let at = bytes.windows(6).position(|window| window == b"PRETTY").unwrap();
+    bytes[at] = b'p';
+    std::fs::write(out.join("damaged.tar"), bytes).unwrap();
+    let (_, damaged) = unpack("damaged.tar");
+    assert!(text(&damaged).contains(" has another digest"), "{}", text(&damaged));
+}
+
+/// Runs dist.sh for a package that does not exist, with a controller of this size, and programs that do nothing in place of the compiler.
+fn dist_with_controller_of(bytes: u64) -> Output {
+    let bench = Bench::new();
+    let (tools, programs) = (bench.path("tools"), bench.path("target/dist"));
+    std::fs::create_dir(&tools).unwrap();
+    std::fs::create_dir_all(&programs).unwrap();
+    for (name, command) in [("cargo", ":"), ("nm", ":"), ("rustc", "echo host: any-linux-gnu")] {
+        let tool = tools.join(name);
+        std::fs::write(&tool, format!("#!/bin/sh\n{command}\n")).unwrap();
+        std::fs::set_permissions(&tool, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    for (name, bytes) in [("ccbench", bytes), ("ccbench-agent", 1)] {
+        std::fs::File::create(programs.join(name)).unwrap().set_len(bytes).unwrap();
+    }
+    let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
+    let mut dist = Command::new(source_root().join("scripts/dist.sh"));
+    dist.arg(bench.path("out")).arg("none").env("PATH", path);
+    dist.env("CARGO_TARGET_DIR", bench.path("target")).output().unwrap()
+}
+
+#[test]
+fn a_controller_above_the_limit_of_make_size_is_not_packed() {
+    let makefile = std::fs::read_to_string(source_root().join("Makefile")).unwrap();
+    let mut limits = makefile.lines().filter_map(|line| {
+        line.strip_prefix("\t@scripts/size.sh $(CARGO_TARGET_DIR)/dist/ccbench ")
+    });
+    let limit_bytes = limits.next().unwrap().parse::<u64>().unwrap() * 1_000_000;
+    let printed = text(&dist_with_controller_of(limit_bytes + 1));
+    assert!(printed.contains(&format!("{} bytes", limit_bytes + 1)), "{printed}");
+    assert!(printed.contains("`make size`"), "{printed}");
+    let printed = text(&dist_with_controller_of(limit_bytes));
+    assert!(printed.contains("there is no package none"), "{printed}");
 }
 
 /// cargo binstall must find the archive that scripts/dist.sh makes.
@@ -249,11 +396,64 @@ fn the_archive_has_the_name_that_cargo_binstall_expects() {
             let value = value.replace("{ version }", "$version").replace("{ target }", "$target");
             value.replace("{ bin }", program)
         };
-        assert!(as_in_shell("pkg-url").ends_with("/ccbench-$version-$target.tar.gz"), "{binstall}");
+        let url = "{ repo }/releases/download/v$version/ccbench-$version-$target.tar.gz";
+        assert_eq!(as_in_shell("pkg-url"), url);
         assert_eq!(as_in_shell("bin-dir"), format!("ccbench-$version-$target/bin/{program}"));
     }
     assert!(script.contains("name=ccbench-$version-$target\n"));
     assert!(script.contains("pack \"$out/$name.tar.gz\" \"$name\"\n"));
+}
+
+fn release_workflow() -> String {
+    std::fs::read_to_string(source_root().join(".github/workflows/release.yml")).unwrap()
+}
+
+/// The sources name no repository. The notes of a release have the commands for the repository that published it.
+#[test]
+fn a_release_has_commands_for_cargo_binstall_with_whole_urls() {
+    let address = "https://git.example/owner/ccbench";
+    let mut binstall = Command::new(source_root().join("scripts/binstall.sh"));
+    let printed = String::from_utf8(succeed(binstall.arg(address)).stdout).unwrap();
+    let metadata = metadata();
+    let packages = metadata["packages"].as_array().unwrap();
+    let mut commands = printed.lines();
+    for program in ["ccbench", "ccbench-agent"] {
+        let package = packages.iter().find(|package| package["name"] == program).unwrap();
+        let version = package["version"].as_str().unwrap();
+        let (start, rest) = commands.next().unwrap().split_once(" --pkg-url '").unwrap();
+        let (url, end) = rest.split_once('\'').unwrap();
+        assert_eq!(start, format!("cargo binstall --git {address}"));
+        assert_eq!(end, format!(" {program}@{version}"));
+        let target = "x86_64-unknown-linux-gnu";
+        assert_eq!(
+            url.replace("{ version }", version).replace("{ target }", target),
+            format!("{address}/releases/download/v{version}/ccbench-{version}-{target}.tar.gz")
+        );
+    }
+    assert_eq!(commands.next(), None);
+    let calls = "scripts/binstall.sh \"$GITHUB_SERVER_URL/$GITHUB_REPOSITORY\"";
+    assert!(release_workflow().contains(calls), "the notes have the commands");
+}
+
+/// Only the job that uploads the wheel may identify itself to the index of packages, and only for a tag.
+#[test]
+fn only_the_job_that_publishes_the_wheel_has_an_identity() {
+    let workflow = release_workflow();
+    let mut jobs: Vec<Vec<&str>> = vec![Vec::new()];
+    for line in workflow.lines() {
+        if line.starts_with("  ") && !line.starts_with("   ") && line.ends_with(':') {
+            jobs.push(Vec::new());
+        }
+        jobs.last_mut().unwrap().push(line.trim());
+    }
+    let with_identity: Vec<_> =
+        jobs.iter().filter(|job| job.contains(&"id-token: write")).collect();
+    let [job] = with_identity[..] else { panic!("{with_identity:?}") };
+    let has = |start: &str, part: &str| {
+        job.iter().any(|line| line.starts_with(start) && line.contains(part))
+    };
+    assert!(has("- uses: pypa/gh-action-pypi-publish@", ""), "{job:?}");
+    assert!(has("if: ", "github.ref_type == 'tag'") && has("run: ", "*.whl"), "{job:?}");
 }
 
 /// `podman load` and `docker load` must give the image the name in the documents.

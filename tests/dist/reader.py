@@ -1,6 +1,7 @@
 """Compares what the Python reader returns for a run with its files: python reader.py RUN, with PYTHONPATH and CCBENCH."""
 
 import sys
+import warnings
 from pathlib import Path
 
 import pandas
@@ -53,6 +54,29 @@ for frames in kinds:
     run = ccbench.load(path, frames=frames)
     assert len(run["flow_samples"]) == rows, frames
     assert len(run.table("flow_samples", counted=True)) == rows - lost, frames
+
+# The first file is of an earlier version, in which a column had another name.
+changes = sorted((path / "tables/link_changes").glob("**/*.parquet"))
+assert len(changes) > 1, changes
+former = {"requested_t_ns": "asked_t_ns"}
+current = polars.read_parquet(changes, hive_partitioning=False)
+polars.read_parquet(changes[0], hive_partitioning=False).rename(former).write_parquet(changes[0])
+for frames in kinds:
+    run = ccbench.load(path, frames=frames)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        tables = [run["link_changes"], run.table("link_changes", counted=True)]
+        run["flow_samples"]
+    found = [warning for warning in caught if "has a deprecated name" in str(warning.message)]
+    assert [warning.category for warning in found] == [DeprecationWarning] * 2, caught
+    assert all("`asked_t_ns` of link_changes" in str(warning.message) for warning in found), caught
+    assert all(warning.filename == __file__ for warning in found), caught
+    for table in tables:
+        names = table.column_names if frames == "pyarrow" else list(table.columns)
+        assert names == current.columns, (frames, names)
+    assert len(tables[0]) == current.height, frames
+    assert frames != "polars" or tables[0].equals(current), tables[0]
+    assert run.units("link_changes")["requested_t_ns"] == "ns"
 
 
 def refused(error, call):

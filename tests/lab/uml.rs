@@ -202,23 +202,10 @@ fn uml_is_the_default_and_a_dilation_selects_qemu() {
 #[cfg(feature = "lab")]
 #[test]
 fn every_queue_of_the_kernel_carries_traffic() {
-    const KINDS: [&str; 11] = [
-        "pfifo",
-        "bfifo",
-        "pfifo_head_drop",
-        "fq",
-        "codel",
-        "fq_codel",
-        "pie",
-        "red",
-        "cake",
-        "dualpi2",
-        "tbf",
-    ];
-    let left: Vec<&str> =
-        Queue::kinds().iter().copied().filter(|kind| !KINDS.contains(kind)).collect();
-    assert_eq!(left, ["bfifo_head_drop"], "the kernel has no such qdisc");
-    let levels = KINDS.map(|name| {
+    // The kernel has no such qdisc.
+    let has_qdisc = |kind: &&str| *kind != "bfifo_head_drop";
+    let kinds = Queue::kinds().iter().copied().filter(has_qdisc).chain(["tbf"]);
+    let levels = kinds.map(|name| {
         let (kind, shaper) = if name == "tbf" { ("bfifo", "tbf") } else { (name, "htb") };
         let limit = match kind {
             "pfifo" | "bfifo" | "pfifo_head_drop" => ", limit = \"30000B\"",
@@ -229,8 +216,9 @@ fn every_queue_of_the_kernel_carries_traffic() {
             "{name} = {{ \"links.there.shaper\" = \"{shaper}\", \"links.there.queue\" = {{ kind = \"{kind}\"{limit} }} }}\n"
         )
     });
+    let levels: Vec<String> = levels.collect();
     let matrix = format!("[matrix.queue]\n{}", levels.concat());
-    every_point_fills_the_link(&matrix, KINDS.len());
+    every_point_fills_the_link(&matrix, levels.len());
 }
 
 /// One congestion control of each BPF object. This is the newest kernel that the tests have, and its verifier is not that of older ones.

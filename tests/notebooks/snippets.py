@@ -67,7 +67,7 @@ def check(directory):
         same(name, rows(result(of[name])), means)
     for manual in sys.argv[2:]:
         with open(manual, encoding="utf-8") as file:
-            code = re.search(r"```python\n(.*?)```", file.read(), re.S).group(1)
+            code = re.search(r"```python[^\n]*\n(.*?)```", file.read(), re.S).group(1)
         code = re.sub(r'"results/[^/"]*…', f'"{directory}', code)
         # A manual knows neither the run's factors nor what is measured.
         of_point = {(point_of(directory, key), *key[-2:]): mean for key, mean in means.items()}
