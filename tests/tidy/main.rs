@@ -1,4 +1,4 @@
-//! Tests the style guide: dependencies, lengths, `unsafe`, clocks, shells, and paths in documents.
+//! Tests the style guide: dependencies, imports, lengths, `unsafe`, clocks, shells, and paths and figures in documents.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -9,6 +9,7 @@ use std::process::Command;
 use ccbench_tests::source_root;
 
 mod clones;
+mod imports;
 mod promises;
 
 const MAX_FILE_LINES: usize = 600;
@@ -239,6 +240,18 @@ fn nothing_names_a_path_of_a_developers_machine() {
     }
 }
 
+/// Measurements that a document announces have to be in it before a release.
+#[test]
+fn no_document_lacks_a_figure() {
+    let marker = concat!("TODO-", "FIGURE");
+    let mut found = Vec::new();
+    for (name, text) in files(&[]) {
+        let lines = text.lines().zip(1..).filter(|(line, _)| line.contains(marker));
+        found.extend(lines.map(|(_, number)| format!("{name}:{number}")));
+    }
+    assert!(found.is_empty(), "fill in the figures marked {marker}:\n{}", found.join("\n"));
+}
+
 /// Files that name a shell: the console of the lab's guest, `ccbench-agent link --outside`, the lab's build, and the list of tools in the
 /// guest's initramfs.
 const SHELLS: [&str; 4] = [
@@ -322,7 +335,7 @@ fn skipped_tests_are_counted() {
 
 /// Earlier names, or their prefixes (with a trailing underscore), that readers did not understand. docs/glossary.md has the current terms.
 /// Names that also mean something else (`said`, `next_ns`, `count`) are not listed.
-const FORMER_NAMES: [&str; 52] = [
+const FORMER_NAMES: [&str; 62] = [
     "way_out",
     "mourner",
     "Mourner",
@@ -375,6 +388,16 @@ const FORMER_NAMES: [&str; 52] = [
     "why_no_ebpf",
     "least_segs",
     "least_gap_us",
+    "least_gap",
+    "least_kbps",
+    "least_pkts",
+    "mdev_least_us",
+    "cc_at_most",
+    "blamed",
+    "Wants",
+    "wheres",
+    "lost_how",
+    "grew_s",
 ];
 
 #[test]
@@ -422,6 +445,19 @@ fn names_file(path: &str, file: &str, roots: &BTreeSet<&str>) -> bool {
     windows.any(|window| wanted.iter().zip(window).all(|(pattern, name)| matches(pattern, name)))
 }
 
+/// Two screens.
+#[test]
+fn the_architecture_is_a_short_map() {
+    let text = std::fs::read_to_string(source_root().join("ARCHITECTURE.md")).unwrap();
+    let (lines, columns) =
+        (text.lines().count(), text.lines().map(|line| line.chars().count()).max().unwrap());
+    assert!(
+        lines <= 100,
+        "ARCHITECTURE.md has {lines} lines (at most 100); move details to docs/design.md"
+    );
+    assert!(columns <= 130, "ARCHITECTURE.md has a line of {columns} columns (at most 130)");
+}
+
 #[test]
 fn paths_in_the_developers_documents_exist() {
     let all = files(&[]);
@@ -430,7 +466,7 @@ fn paths_in_the_developers_documents_exist() {
         names.iter().filter_map(|name| name.split_once('/')).map(|(root, _)| root).collect();
     let (mut checked, mut missing) = (0, Vec::new());
     for (document, text) in &all {
-        if !["CONTRIBUTING.md", "ARCHITECTURE.md"].contains(&document.as_str()) {
+        if !["CONTRIBUTING.md", "ARCHITECTURE.md", "docs/design.md"].contains(&document.as_str()) {
             continue;
         }
         // Every second part of a line is between backticks.
