@@ -2,10 +2,11 @@
 
 use std::io::Write as _;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use ccbench_tests::{Bench, SETUP_TIMEOUT, text, wait_for};
+use ccbench_tests::snippets::{self, Snippet};
+use ccbench_tests::{Bench, SETUP_TIMEOUT, binary, text, wait_for, without_variables_of_users};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::PLAN;
@@ -39,7 +40,7 @@ fn name(path: &Path) -> String {
 }
 
 #[test]
-fn a_rerun_elsewhere_is_equal_and_each_claim_has_a_command() {
+fn a_rerun_elsewhere_is_equal_and_each_claim_agrees() {
     let author = Bench::new();
     let archive = packed(&author);
     let reviewer = Bench::new();
@@ -53,15 +54,9 @@ fn a_rerun_elsewhere_is_equal_and_each_claim_has_a_command() {
     }
     let dir = unpacked(&reviewer);
     assert_eq!(name(&dir), name(&author.results()));
-    // Every command of the README that checks a claim.
-    let readme = std::fs::read_to_string(dir.join("README.md")).unwrap();
-    let commands: Vec<&str> =
-        readme.lines().filter(|line| line.starts_with("ccbench artifact claim ")).collect();
-    assert_eq!(commands.len(), 4, "two claims at two points: {readme}");
-    for command in commands {
-        let words: Vec<&str> = command.split(' ').skip(1).collect();
-        let done = reviewer.run(&words);
-        assert_eq!(done.status.code(), Some(0), "{command}: {}", text(&done));
+    for number in ["1", "2", "3", "4"] {
+        let done = reviewer.run(&["artifact", "claim", &name(&dir), number]);
+        assert_eq!(done.status.code(), Some(0), "claim {number}: {}", text(&done));
     }
     let done = reviewer.run(&["artifact", "claim", &name(&dir), "5"]);
     assert_eq!(done.status.code(), Some(2), "{}", text(&done));
@@ -74,6 +69,50 @@ fn a_rerun_elsewhere_is_equal_and_each_claim_has_a_command() {
     let again = reviewer.run(&["artifact", "rerun", &archive]);
     assert_eq!(again.status.code(), Some(2), "{}", text(&again));
     assert!(text(&again).contains("or remove this earlier rerun"), "{}", text(&again));
+}
+
+/// Runs a shell's commands in the directory of a reviewer who has installed ccbench. Each must succeed. Returns what they print.
+fn paste(reviewer: &Bench, commands: &str) -> String {
+    let programs = binary("ccbench").parent().unwrap().to_owned();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(std::iter::once(programs).chain(std::env::split_paths(&path)));
+    let mut shell = Command::new("bash");
+    let shell = without_variables_of_users(&mut shell).args(["-euo", "pipefail", "-c", commands]);
+    let shell = shell.current_dir(reviewer.path(".")).env("PATH", path.unwrap());
+    let shell = shell.env("CCBENCH_STATE", reviewer.path("state")).stdin(Stdio::null());
+    let done = shell.output().unwrap();
+    assert!(done.status.success(), "{commands}{}", text(&done));
+    String::from_utf8_lossy(&done.stdout).into_owned()
+}
+
+/// Two reviewers follow the README: one has unpacked the archive to read it, the other has read it elsewhere.
+#[test]
+fn the_commands_of_the_readme_work_in_their_order() {
+    let author = Bench::new();
+    let archive = packed(&author);
+    let name = name(&author.results());
+    let readme = paste(&author, &format!("tar -xOf a.tar.gz {name}/README.md"));
+    let blocks = snippets::of("README.md", &readme);
+    assert!(blocks.iter().all(|block| block.language == "sh"), "{readme}");
+    let commands: String = blocks.iter().map(|Snippet { text, .. }| text.as_str()).collect();
+    let of_ccbench = snippets::commands(&commands);
+    let of_ccbench = of_ccbench.iter().filter(|words| words[0] == "ccbench");
+    let of_ccbench: Vec<String> = of_ccbench.map(|words| words[1..].join(" ")).collect();
+    let first =
+        [format!("verify {name}/run"), "artifact rerun $ARCHIVE --directory evaluation".to_owned()];
+    let claims = (1..=4).map(|number| format!("artifact claim evaluation/{name} {number}"));
+    assert_eq!(of_ccbench, first.into_iter().chain(claims).collect::<Vec<_>>(), "{readme}");
+    for is_unpacked in [false, true] {
+        let reviewer = Bench::new();
+        std::fs::copy(&archive, reviewer.path(&format!("{name}.tar.gz"))).unwrap();
+        if is_unpacked {
+            paste(&reviewer, &format!("tar xf {name}.tar.gz\n"));
+        }
+        let printed = paste(&reviewer, &commands);
+        assert!(printed.contains(", 0 damaged, "), "{printed}");
+        assert!(printed.lines().any(|line| line.starts_with("reproduced: ")), "{printed}");
+        assert!(printed.contains("agrees   claim 4, is slow"), "{printed}");
+    }
 }
 
 #[test]

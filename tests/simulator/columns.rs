@@ -10,7 +10,7 @@ use ccbench_proto::plan::{Probe, ProbeKind, Repeat};
 use ccbench_proto::schedule::ProbeTask;
 use ccbench_proto::units::{Bytes, Micros};
 use ccbench_proto::wire;
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::run_event::Payload;
 use ccbench_tests::port::ReservedPort;
 
 #[path = "../../crates/simulator/tests/support/mod.rs"]
@@ -62,8 +62,8 @@ fn filled(row: &wire::Probe) -> Vec<&'static str> {
 /// Returns the simulator's only row of a probe with these keys.
 fn simulated(keys: &str, more: &str) -> wire::Probe {
     let rows = support::rows(&format!("{SIMULATED}{keys}{more}"), 1).unwrap();
-    let probe = |(_, event): (String, wire::RunEvent)| match event.of {
-        Some(Of::Probe(row)) => Some(row),
+    let probe = |(_, event): (String, wire::RunEvent)| match event.payload {
+        Some(Payload::Probe(row)) => Some(row),
         _ => None,
     };
     let mut probes: Vec<wire::Probe> = rows.into_iter().filter_map(probe).collect();

@@ -29,8 +29,8 @@ fn cases_of_startup_drain_and_probe_rtt_hold() {
         assert!(with("does_not_hold").is_empty(), "{case}: {:#?}", with("does_not_hold"));
         assert_eq!(with("holds").len(), measured, "{case}: {}", text(&done));
         for claim in with("not_measured") {
-            let why = claim["why"][0].as_str().unwrap_or_default();
-            assert!(why.starts_with("known deviation: "), "{case}: {claim:#}");
+            let reason = claim["reason"][0].as_str().unwrap_or_default();
+            assert!(reason.starts_with("known deviation: "), "{case}: {claim:#}");
         }
         assert_eq!(done.status.code(), Some(0), "{case}: {}", text(&done));
     }

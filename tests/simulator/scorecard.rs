@@ -33,7 +33,7 @@ fn cubic_equals_its_baseline_and_every_criterion_has_a_row() {
     let mut ratios = 0;
     for row in measures {
         let name = format!("{} {}", row["section"], row["quantity"]);
-        assert_ne!(row["verdict"], "not_measured", "{name}: {}\n{printed}", row["why"]);
+        assert_ne!(row["verdict"], "not_measured", "{name}: {}\n{printed}", row["reason"]);
         let (value, baseline) = (number(row, "value"), number(row, "baseline"));
         assert!(value.is_some() && baseline.is_some(), "{name}: {row:?}");
         // Without a second pair whose baseline is not zero, a ratio has no interval.
@@ -73,7 +73,7 @@ fn one_scenario_leaves_the_other_rows_without_values() {
     let rows: Vec<Value> = events.filter(|event| event["event"] == "scorecard").collect();
     let of = |section: &str| rows.iter().find(|row| row["section"] == section).unwrap();
     assert_eq!(of("6.1")["verdict"], "not_measured");
-    assert_eq!(of("6.1")["why"][0], "not run");
+    assert_eq!(of("6.1")["reason"][0], "not run");
     assert_eq!(of("7.11")["cc"], "bbr3");
     assert!(of("7.11")["value"]["mean"].is_number(), "{printed}");
     assert_eq!(of("7.11")["value"]["n_trials"], 2);
