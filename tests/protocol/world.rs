@@ -383,14 +383,19 @@ impl World {
                 self.end_node(node, down);
                 self.nodes[node].reboot(keeps_state);
             }
-            Fault::PauseNode { node, length } => self.nodes[node].stopped_until = now + length,
+            // A shorter pause within a longer one ends no sooner: what waits is already planned for that end.
+            Fault::PauseNode { node, length } => {
+                let until = &mut self.nodes[node].stopped_until;
+                *until = (now + length).max(*until);
+            }
             Fault::CrashController { controller } => {
                 self.controllers[controller].end();
                 let again = 1_000 + self.random.below(10_000);
                 self.after(again, Event::Start { controller });
             }
             Fault::PauseController { controller, length } => {
-                self.controllers[controller].stopped_until = now + length;
+                let until = &mut self.controllers[controller].stopped_until;
+                *until = (now + length).max(*until);
             }
             Fault::FullDisk { node, length } => self.nodes[node].disk_full_until = now + length,
             Fault::UndoFails { node, length } => self.nodes[node].undo_fails_until = now + length,
