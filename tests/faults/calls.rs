@@ -39,6 +39,7 @@ const CALLS: &[(&str, &[&str])] = &[
     ("epoll_create1", &["EMFILE"]),
     ("eventfd2", &["EMFILE"]),
     ("execve", &["KILL", "EIO", "EAGAIN"]),
+    ("execveat", &["KILL", "EIO", "EAGAIN"]),
     ("fallocate", &["KILL", "ENOSPC"]),
     ("fchmod", &["KILL", "EROFS"]),
     ("fchmodat", &["KILL", "EROFS"]),

@@ -81,7 +81,8 @@ impl Lane {
                 let status = self.run_with_agent(victim, &strace, arguments(victim))?;
                 status.map_or(Ok(()), |status| self.check_code(status, false))?;
                 self.nodes[0].stop()?;
-                self.check_results(Some(2))?;
+                // On a kernel without modules, the run ends with its first trial, which is refused.
+                self.check_results((victim != Victim::Loader).then_some(2))?;
             }
         }
         Ok(read(&trace))
