@@ -120,12 +120,7 @@ mod tests {
     use ccbench_proto::scope::Scope;
 
     use super::*;
-    use crate::identity::Identity;
-
-    fn alice(scopes: &[Scope]) -> Identity {
-        let scopes = scopes.iter().copied().collect();
-        Identity { serial: "4a".into(), scopes, ..Identity::local("alice") }
-    }
+    use crate::identity::tests::alice;
 
     #[test]
     fn a_client_on_this_machine_may_do_everything() {

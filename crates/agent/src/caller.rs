@@ -84,11 +84,7 @@ pub fn of_request(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn alice(scopes: &[Scope]) -> Identity {
-        let scopes = scopes.iter().copied().collect();
-        Identity { serial: "4a".into(), scopes, ..Identity::local("alice") }
-    }
+    use crate::identity::tests::alice;
 
     fn passed_on(client: &Identity, peer: Option<Peer>) -> HeaderMap {
         let (_end, connection) = ConnectionHandle::example();

@@ -122,10 +122,10 @@ impl fmt::Display for MissingScope {
 impl std::error::Error for MissingScope {}
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn alice(scopes: &[Scope]) -> Identity {
+    pub(crate) fn alice(scopes: &[Scope]) -> Identity {
         let scopes = scopes.iter().copied().collect();
         Identity { serial: "4a".into(), scopes, ..Identity::local("alice") }
     }

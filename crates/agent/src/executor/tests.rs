@@ -219,6 +219,17 @@ struct Rig {
     calls: Arc<Mutex<Vec<String>>>,
 }
 
+fn request() -> wire::PrepareRequest {
+    wire::PrepareRequest {
+        run_id: "r".into(),
+        node: "one".into(),
+        plan_toml: PLAN.into(),
+        epoch: 1,
+        lease_ms: 60_000,
+        ..Default::default()
+    }
+}
+
 impl Rig {
     fn new(script: Script, interfaces: FakeInterfaces) -> Self {
         Self::sampled(script, interfaces, || Box::new(FakeSampler(VecDeque::new())))
@@ -275,14 +286,7 @@ impl Rig {
     }
 
     fn request(&self) -> wire::PrepareRequest {
-        wire::PrepareRequest {
-            run_id: "r".into(),
-            node: "one".into(),
-            plan_toml: PLAN.into(),
-            epoch: 1,
-            lease_ms: 60_000,
-            ..Default::default()
-        }
+        request()
     }
 
     async fn prepare(&self) -> Result<wire::PrepareReply, AgentError> {

@@ -15,17 +15,6 @@ fn in_folder(journals: &Path) -> Dependencies {
     Dependencies { cc_journals: journals.to_owned(), ..deps }
 }
 
-fn request() -> wire::PrepareRequest {
-    wire::PrepareRequest {
-        run_id: "r".into(),
-        node: "one".into(),
-        plan_toml: PLAN.into(),
-        epoch: 1,
-        lease_ms: 60_000,
-        ..Default::default()
-    }
-}
-
 #[tokio::test]
 async fn a_node_takes_no_trial_until_the_congestion_controls_of_a_dead_agent_are_undone() {
     let dir = tempfile::tempdir().unwrap();
