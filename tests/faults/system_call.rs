@@ -183,7 +183,7 @@ impl Lane {
             return Err(Failure::Testbed { status, printed });
         }
         let left = self.sweep_testbeds();
-        // A testbed that cannot remove its own files says so.
+        // A testbed that cannot remove its own files reports an error.
         if !left.is_empty() && !fault.call.starts_with("unlink") {
             return Err(Failure::NotFree { left });
         }

@@ -1,4 +1,4 @@
-//! Counts what became of the faults of each kind, and prints one table when the last kind has run.
+//! Counts the outcomes of the faults of each kind, and prints one table when the last kind has run.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ pub const DAMAGE: &str = "damage";
 /// How many faults `make soak` must inject.
 pub const SOAK_FAULTS: usize = 1_000;
 
-/// What became of the faults of a kind. Every fault is counted once.
+/// The outcomes of the faults of a kind. Every fault is counted once.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
     /// Injected, and survived.

@@ -8,7 +8,7 @@
 # 2. src is rebooted into another kernel between two trials of a run.
 # 3. dst is cut off from the control network for 2 s, which the trial survives, and for 20 s, which ends the trial: it is repeated.
 # 4. src is reset during a trial: it is back in its usual kernel and is rebooted into the plan's kernel, and the trial is repeated.
-# 5. The clock of dst is set by a day during a trial: it has the same length, and says so. The offsets of all clocks are compared with
+# 5. The clock of dst is set by a day during a trial: it has the same length, and the verdict has `clock_step`. The offsets of all clocks are compared with
 #    offsets that are measured through the machines' serial ports.
 # 6. On router, the service manager must clean up: the worker is stopped (WatchdogSec= ends it and starts another one); the front is killed;
 #    the agent as one service without Restart= is killed (ExecStopPost=). Each time, the machine must be as it was within a minute or two,

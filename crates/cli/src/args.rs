@@ -150,7 +150,7 @@ pub enum Command {
     Trace(TraceCommand),
     /// Remove what crashed experiments left on this machine (and nothing else).
     Clean,
-    /// Free nodes with agents: end the trial that holds them, whoever runs it, and undo its changes.
+    /// Free nodes with agents: end the trial that holds them, also that of another client, and undo its changes.
     #[command(
         after_help = "Exit codes: 3 if a node cannot be reached, refuses, or has changes that cannot be undone; others as of `ccbench describe`."
     )]

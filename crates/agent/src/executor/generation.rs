@@ -65,7 +65,7 @@ impl GenerationFile {
     }
 }
 
-/// Why the file does not tell the generation.
+/// Why the generation is not in the file.
 #[derive(Debug, thiserror::Error)]
 enum Lost {
     #[error("it is missing, although an agent has used this state directory")]

@@ -281,7 +281,7 @@ impl ProcessError {
 pub struct Measured {
     /// Measurements that were unfinished at the end of the trial.
     pub unfinished: usize,
-    /// When the process began to run (CLOCK_MONOTONIC); `None` if it has not said so.
+    /// When the process began to run (CLOCK_MONOTONIC); `None` if it has not reported it.
     pub began_at_ns: Option<u64>,
 }
 

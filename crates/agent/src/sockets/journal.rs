@@ -200,7 +200,7 @@ fn make_folder(folder: &Path) -> Result<(), SocketError> {
     restrict(folder)
 }
 
-/// Closes a folder of this user to others: whoever can open it can lock it, and so keep every agent from rolling back journals.
+/// Closes a folder of this user to others: a process that can open it can lock it, and so keep every agent from rolling back journals.
 fn restrict(folder: &Path) -> Result<(), SocketError> {
     let metadata = std::fs::metadata(folder).map_err(SocketError::file("look up", folder))?;
     let is_own = metadata.uid() == rustix::process::geteuid().as_raw();

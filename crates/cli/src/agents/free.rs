@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use super::{Address, Agent, AgentError, call, check_loopback};
 use crate::tls::Tls;
 
-/// Ends the trial that holds each node, whoever runs it, and undoes its changes. Returns by node what was undone and what could not be, or
+/// Ends the trial that holds each node, also that of another client, and undoes its changes. Returns by node what was undone and what could not be, or
 /// why the node was not reset. The other nodes are reset nevertheless.
 ///
 /// # Errors
@@ -33,6 +33,6 @@ async fn free_one(
     tls: Option<&Tls>,
 ) -> Result<wire::ResetReply, AgentError> {
     let mut agent = Agent::connect(node, address, tls).await?;
-    // Without a run, a Reset is permitted whoever holds the node.
+    // Without a run, a Reset is permitted for a node that any client holds.
     call(node, "reset", agent.client.reset(wire::ResetRequest::default())).await
 }

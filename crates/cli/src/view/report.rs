@@ -1,6 +1,6 @@
 //! The report of a run for its page. It is made once for each state of the results, however many pages ask for it.
 //!
-//! The file `report.html` of `ccbench report` is not sent instead. Nothing in it tells whether it has the claims of another plan
+//! The file `report.html` of `ccbench report` is not sent instead. It does not record whether it has the claims of another plan
 //! (`--expect`) or the failed trials (`--include-failed`), and no digest covers it, so a copied run may bring any script with it.
 
 use std::collections::BTreeSet;

@@ -26,7 +26,7 @@ const RUN_TABLES: [&str; 3] = ["points.parquet", "summary_phase.parquet", "summa
 /// Whether a rerun agrees with its artifact on an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Agreement {
-    /// Both are the same, or as close as their intervals can tell.
+    /// Both are the same, or differ by less than their intervals.
     Agrees,
     /// They differ.
     Differs,

@@ -6,7 +6,7 @@ use super::{Extent, Line, plain, render, with_interval};
 use crate::summary::{PointRow, Summary};
 use ccbench_proto::metric::Scope;
 
-/// Printed instead of a time that is shorter than the clocks of two nodes can tell.
+/// Printed instead of a time that is less than the error bounds of the clocks of two nodes.
 const UNRESOLVED: &str = "unresolved";
 
 /// Returns the loss rows of fetches, or of all other probes.

@@ -93,7 +93,7 @@ impl Notes {
     }
 }
 
-/// Returns how many entries of a list are shown in this number of lines. The last line of a list that does not fit tells which ones.
+/// Returns how many entries of a list are shown in this number of lines. The last line of a list that does not fit has their numbers.
 fn shown(length: usize, lines: usize) -> usize {
     if lines < length { lines.saturating_sub(1) } else { length }
 }
