@@ -1,8 +1,7 @@
 //! Sampling errors.
 
 use std::io;
-
-use crate::inet_diag::REPLY_TIMEOUT;
+use std::time::Duration;
 
 /// An error of the collector.
 #[derive(Debug, thiserror::Error)]
@@ -24,8 +23,11 @@ pub enum SampleError {
         source: io::Error,
     },
     /// The kernel does not reply to a netlink request.
-    #[error("the kernel did not reply to a netlink request within {} s", REPLY_TIMEOUT.as_secs())]
-    NoReply,
+    #[error("the kernel did not reply to a netlink request within {} s", .timeout.as_secs())]
+    NoReply {
+        /// How long the collector waited.
+        timeout: Duration,
+    },
     /// The kernel's messages belong to no request, or to another one.
     #[error("the kernel sent a netlink message without the reply to the request")]
     OtherReply,

@@ -28,7 +28,7 @@ const NLMSG_DONE: u16 = 3;
 /// Maximum length of a message in a dump. The kernel fills messages up to the largest receive buffer seen, at most 32 KiB.
 const BUFFER_LEN: usize = 32 * 1024;
 /// The kernel replies to a dump at once; a longer wait means that a reply was lost.
-pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A sampler of TCP sockets that uses inet_diag.
 #[derive(Default)]
@@ -249,7 +249,7 @@ pub(crate) fn open() -> Result<Socket, SampleError> {
 pub(crate) fn receive<'a>(socket: &Socket, buffer: &'a mut [u8]) -> Result<&'a [u8], SampleError> {
     let (_, len) =
         rustix::net::recv(socket, &mut *buffer, RecvFlags::TRUNC).map_err(|errno| match errno {
-            Errno::AGAIN => SampleError::NoReply,
+            Errno::AGAIN => SampleError::NoReply { timeout: REPLY_TIMEOUT },
             _ => netlink("receive TCP sockets", errno.into()),
         })?;
     let buffer_len = buffer.len();

@@ -8,9 +8,9 @@ use ccbench_proto::plan::{self, Queue};
 use ccbench_proto::units::{Micros, Rate};
 use ccbench_proto::wire::QdiscSample;
 
+use crate::datapath::counters::Counters;
 use crate::datapath::packet::Packet;
 use crate::datapath::random::Random;
-use crate::datapath::shared::Counters;
 use crate::qdisc::{BadQueue, Qdisc};
 
 mod cake;

@@ -12,6 +12,7 @@ use crate::ShaperError;
 mod dump;
 pub mod message;
 mod setup;
+pub mod tc_message;
 
 pub use dump::{classes, delete_root, filters, frame_bytes, qdiscs};
 pub use message::{ACK, CREATE, DUMP, Message, REPLACE};

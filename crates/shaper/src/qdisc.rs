@@ -1,5 +1,5 @@
-//! Encodes qdiscs, classes and filters as netlink messages. Does no I/O. Only this module and the `qdisc` modules of `crate::discipline`
-//! use the kernel's own units (bytes per second, 64 ns ticks, 2^32ths, 1/256 Hz).
+//! Encodes qdiscs, classes and filters as netlink messages. Does no I/O. Only this module, `crate::netlink::tc_message`
+//! and the `qdisc` modules of `crate::discipline` use the kernel's own units (bytes per second, 64 ns ticks, 2^32ths, 1/256 Hz).
 
 use ccbench_proto::plan::{FifoUnit, Queue};
 use ccbench_proto::units::{Bytes, FRAME_BYTES, Limit, Micros, Rate};
@@ -12,18 +12,8 @@ pub mod htb;
 pub mod netem;
 pub mod police;
 pub mod tbf;
-mod tc_message;
 
-#[cfg(test)]
-pub(crate) use tc_message::TCA_STATS2;
-pub use tc_message::TcMessage;
-
-/// `TCA_KIND`: the name of a qdisc, class or filter.
-pub const TCA_KIND: u16 = 1;
-/// `TCA_OPTIONS`: its parameters.
-pub const TCA_OPTIONS: u16 = 2;
-/// `TC_H_ROOT`: the parent of a root qdisc.
-pub const ROOT: u32 = 0xffff_ffff;
+pub use crate::netlink::tc_message::{ROOT, TCA_KIND, TCA_OPTIONS, TcMessage};
 
 /// A qdisc with encoded parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,18 +26,18 @@ pub struct Qdisc {
 
 /// A queue that cannot be encoded, and what to write instead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what}; {hint}")]
+#[error("{problem}; {hint}")]
 pub struct BadQueue {
     /// The problem.
-    pub what: String,
+    pub problem: String,
     /// The remedy.
     pub hint: String,
 }
 
 impl BadQueue {
     /// Creates an error with these texts.
-    pub(crate) fn new(what: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { what: what.into(), hint: hint.into() }
+    pub(crate) fn new(problem: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { problem: problem.into(), hint: hint.into() }
     }
 }
 

@@ -16,16 +16,17 @@ mod send_buffer;
 mod sender;
 mod timer_wheel;
 mod timers;
+mod write_queue;
 
 pub use ack_state::tsval_ms;
 pub use rack::TCP_FASTRETRANS_THRESH;
 pub use receiver::Receiver;
 pub use rtt::TCP_TIMEOUT_INIT_US;
-pub use send_buffer::SocketBuffer;
 pub use sender::{
     EcnMode, Established, Sender, SenderConfig, TCP_INFINITE_SSTHRESH, TCP_INIT_CWND,
 };
 pub use timer_wheel::wheel_ns;
+pub use write_queue::SocketBuffer;
 
 #[cfg(test)]
 mod tests;

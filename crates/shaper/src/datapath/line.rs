@@ -11,10 +11,7 @@ use ccbench_proto::plan::Tbf;
 use ccbench_proto::trace::{Cursor, OpportunityCursor, Replay};
 use ccbench_proto::units::{Bytes, Rate};
 
-use super::token_bucket::TokenBucket;
-
-/// Work is counted in bit·ns/s: a line of `rate` bit/s does `rate` of it per nanosecond.
-pub(crate) const WORK_PER_BYTE: u64 = 8 * 1_000_000_000;
+use super::token_bucket::{TokenBucket, WORK_PER_BYTE};
 
 /// The state of a transmitter.
 #[derive(Debug)]

@@ -1,7 +1,8 @@
 //! A token bucket on virtual time, for policers and for the shaper tbf. It counts tokens in bit·ns/s, like the work of a line, so nothing
 //! is rounded.
 
-use super::line::WORK_PER_BYTE;
+/// Work of a line, or tokens, for a byte. Both are counted in bit·ns/s: a rate in bit/s is also the number of them per nanosecond.
+pub(crate) const WORK_PER_BYTE: u64 = 8 * 1_000_000_000;
 
 /// Tokens that arrive at a rate, up to the size of the bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,8 +12,8 @@ use super::{
     Discipline, KernelSupport, PacketQueue, QueueParams, QueueStats, Setup, flag_text, ns_or,
     us_text,
 };
+use crate::datapath::counters::Counters;
 use crate::datapath::packet::Packet;
-use crate::datapath::shared::Counters;
 use crate::qdisc::{BadQueue, Qdisc, limit_packets};
 
 mod qdisc;

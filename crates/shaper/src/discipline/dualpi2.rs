@@ -16,10 +16,10 @@ use super::{
     Discipline, KernelSupport, PROB_ONE, PacketQueue, QueueParams, QueueStats, Setup, flag_text,
     ns_or, us_text,
 };
+use crate::datapath::counters::Counters;
 use crate::datapath::header::Ecn;
 use crate::datapath::packet::Packet;
 use crate::datapath::random::Random;
-use crate::datapath::shared::Counters;
 use crate::qdisc::{BadQueue, Qdisc, limit_bytes, limit_packets};
 
 mod qdisc;

@@ -11,8 +11,8 @@ use super::codel::ce_threshold_text;
 use super::flow_lists::FlowLists;
 use super::flow_queue::{FlowQueue, PacketPool};
 use super::{Discipline, KernelSupport, PacketQueue, QueueParams, QueueStats, Setup};
+use crate::datapath::counters::Counters;
 use crate::datapath::packet::Packet;
-use crate::datapath::shared::Counters;
 use crate::qdisc::{BadQueue, Qdisc, limit_packets, size};
 
 mod qdisc;

@@ -12,9 +12,9 @@ use super::{
     Discipline, KernelSupport, PROB_ONE, PacketQueue, QueueParams, QueueStats, Setup, flag_text,
     ns_or, us_text,
 };
+use crate::datapath::counters::Counters;
 use crate::datapath::packet::Packet;
 use crate::datapath::random::Random;
-use crate::datapath::shared::Counters;
 use crate::qdisc::{BadQueue, Qdisc, limit_packets};
 
 mod qdisc;

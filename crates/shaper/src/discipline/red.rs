@@ -13,9 +13,9 @@ use super::fifo::{Fifo, FifoLimit};
 use super::{
     Discipline, KernelSupport, PROB_ONE, PacketQueue, QueueParams, QueueStats, Setup, flag_text,
 };
+use crate::datapath::counters::Counters;
 use crate::datapath::packet::Packet;
 use crate::datapath::random::Random;
-use crate::datapath::shared::Counters;
 use crate::qdisc::{BadQueue, Qdisc};
 
 mod qdisc;

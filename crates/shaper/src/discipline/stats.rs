@@ -67,7 +67,7 @@ fn htb_class(own: &[u8], into: &mut QdiscSample) {
 mod tests {
     use super::*;
     use crate::netlink::Message;
-    use crate::qdisc::{TCA_KIND, TCA_OPTIONS, TCA_STATS2};
+    use crate::netlink::tc_message::{TCA_KIND, TCA_OPTIONS, TCA_STATS2};
 
     const TCA_CAKE_STATS_MEMORY_USED: u16 = 4;
     const TCA_CAKE_STATS_TIN_STATS: u16 = 10;

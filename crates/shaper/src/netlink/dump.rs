@@ -1,9 +1,9 @@
 //! Dumps of an interface's qdiscs, classes and filters, and requests about its root qdisc and MTU.
 
 use super::message::{DUMP, Message};
+use super::tc_message::{ROOT, TcMessage};
 use super::{ACK, Socket};
 use crate::ShaperError;
-use crate::qdisc::{ROOT, TcMessage};
 
 const IFLA_MTU: u16 = 4;
 const IFINFO_BYTES: usize = 16;

@@ -5,15 +5,14 @@ use nix::net::if_::{if_indextoname, if_nametoindex};
 
 use super::Socket;
 use super::message::{ACK, CREATE, Message, NESTED};
+use super::tc_message::{TCA_KIND, TCA_OPTIONS};
 use crate::ShaperError;
-use crate::qdisc::TCA_KIND;
 
 const IFLA_IFNAME: u16 = 3;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const VETH_INFO_PEER: u16 = 1;
-const TCA_OPTIONS: u16 = 2;
 pub(crate) const TC_H_CLSACT: u32 = 0xffff_fff1;
 pub(crate) const CLSACT_EGRESS: u32 = 0xffff_fff3;
 const TCA_U32_SEL: u16 = 5;

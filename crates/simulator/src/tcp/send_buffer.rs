@@ -1,10 +1,9 @@
 //! The application's side of a sending socket: `tcp_sendmsg_locked()`, the PSH flag, and the send buffer, which grows with the window
 //! (`tcp_sndbuf_expand()`).
 
-use std::collections::VecDeque;
-
 use super::output::{MAX_TCP_HEADER, SK_GSO_MAX_SIZE_BYTES};
 use super::sender::{Chrono, Sender, TCP_INIT_CWND};
+use super::write_queue::WriteSkb;
 use crate::packet::MSS_BYTES;
 
 /// SKB_DATA_ALIGN(sizeof()) of `struct sk_buff`, and of `struct skb_shared_info`.
@@ -23,54 +22,6 @@ const BYTES_PER_PACKET: u64 =
     (MSS_CLAMP_BYTES + MAX_TCP_HEADER + SKB_SHARED_INFO_BYTES).next_power_of_two() + SK_BUFF_BYTES;
 /// `TCP_MSS_DEFAULT`.
 const TCP_MSS_DEFAULT: u64 = 536;
-
-/// `tcp_wmem` or `tcp_rmem`: the length of a new socket's buffer, and its limit.
-#[derive(Debug, Clone, Copy)]
-pub struct SocketBuffer {
-    pub default_bytes: u64,
-    pub max_bytes: u64,
-}
-
-/// A `struct sk_buff` of the write queue. It begins where the previous one ends.
-#[derive(Debug, Clone, Copy)]
-struct WriteSkb {
-    end_seq: u64,
-    /// TCPHDR_PSH.
-    has_psh: bool,
-}
-
-/// The write queue, and the application that fills it.
-#[derive(Debug)]
-pub struct SendBuffer {
-    /// `sk_write_queue`: data that has not been sent yet.
-    skbs: VecDeque<WriteSkb>,
-    /// `sk_sndbuf`, and its limit.
-    sndbuf_bytes: u64,
-    max_bytes: u64,
-    /// Offset in the stream up to which the application writes.
-    app_seq: u64,
-    /// Where the current or last call of send() began.
-    call_start_seq: u64,
-    call_end_seq: u64,
-    pushed_seq: u64,
-    /// SOCK_NOSPACE: the call is waiting for memory.
-    is_waiting: bool,
-}
-
-impl SendBuffer {
-    pub fn new(sndbuf: SocketBuffer) -> Self {
-        Self {
-            skbs: VecDeque::new(),
-            sndbuf_bytes: sndbuf.default_bytes,
-            max_bytes: sndbuf.max_bytes,
-            app_seq: 0,
-            call_start_seq: 0,
-            call_end_seq: 0,
-            pushed_seq: 0,
-            is_waiting: false,
-        }
-    }
-}
 
 impl Sender {
     /// Lets the application write up to this byte of the stream, in calls of send() that block while the buffer is full.

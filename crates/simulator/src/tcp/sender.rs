@@ -7,8 +7,8 @@ use super::delivery_rate::DeliveryRate;
 use super::rack::{Rack, TCP_FASTRETRANS_THRESH};
 use super::retransmit_queue::RetransmitQueue;
 use super::rtt::{NO_RTT_US, Rtt};
-use super::send_buffer::{SendBuffer, SocketBuffer};
 use super::timer_wheel::Timer;
+use super::write_queue::{SendBuffer, SocketBuffer};
 use crate::congestion_control::{
     self, CaState, CcOutput, CcRequirements, CongestionControl, Event, ack_flags,
 };

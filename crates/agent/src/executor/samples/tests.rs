@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use ccbench_collector::{Drained, SampleError};
 use ccbench_proto::plan::{self, Queue};
 use ccbench_proto::resolve::LinkConfig;
@@ -99,7 +101,7 @@ impl Sampler for Slow {
         self.passes += 1;
         match self.passes {
             1 => clock::sleep_thread_until(clock::now_ns() + 4 * Sample::default().tcp.nanos()),
-            2 => return Err(SampleError::NoReply),
+            2 => return Err(SampleError::NoReply { timeout: Duration::from_secs(1) }),
             3 => {
                 rustix::io::write(&*self.stop, &1u64.to_ne_bytes()).unwrap();
                 return Ok(Drained { rows: 2, late: 2, lost: 10 });

@@ -1,11 +1,10 @@
 //! Parameters of a link, and values derived from them.
 
 use ccbench_proto::plan::Link;
-use ccbench_proto::resolve;
-use ccbench_proto::trace::Replay;
+use ccbench_proto::resolve::{self, OwnTraffic};
+use ccbench_proto::trace::{Replay, Trace};
 use ccbench_proto::units::{Micros, Rate};
 
-use super::traced;
 use crate::datapath::classes::ClassSpec;
 use crate::datapath::impair::typical_jitter_ns;
 use crate::discipline::QueueParams;
@@ -25,6 +24,8 @@ pub(crate) struct LinkSpec {
     pub(crate) trace: Option<Replay>,
     /// Parameters to which `queue` may change, for [`LinkModel::set_queue`](super::LinkModel::set_queue).
     pub(crate) changed_queues: Vec<QueueParams>,
+    /// The packets of the trial; `None`: no packet counts as foreign.
+    pub(crate) own_traffic: Option<OwnTraffic>,
 }
 
 impl LinkSpec {
@@ -59,7 +60,7 @@ impl LinkSpec {
 
     /// Returns a delay that few packets exceed, nanoseconds. Sizes buffers.
     pub(crate) fn typical_delay_ns(&self) -> u64 {
-        let longest_ns = self.trace.as_ref().map_or(0, traced::longest_delay_ns);
+        let longest_ns = self.trace.as_ref().map_or(0, longest_delay_ns);
         let held_ns = self.plan.ack_aggregation.map_or(0, |plan| plan.hold.nanos());
         let late_ns = self.plan.reorder.and_then(|plan| plan.late).map_or(0, Micros::nanos);
         let more_ns = [typical_jitter_ns(self.plan.jitter), held_ns, late_ns];
@@ -91,4 +92,18 @@ impl LinkSpec {
         let own = self.changed_queues.iter().map(packets).fold(packets(&self.queue), u64::max);
         self.classes.iter().map(|class| packets(&class.queue)).fold(own, u64::saturating_add)
     }
+}
+
+/// The longest delay of any row of a trace.
+fn longest_delay_ns(replay: &Replay) -> u64 {
+    delays(replay).flatten().max().unwrap_or(0)
+}
+
+/// The delay of each row of a trace.
+pub(super) fn delays(replay: &Replay) -> impl Iterator<Item = Option<u64>> {
+    let steps = match &*replay.trace {
+        Trace::Steps(steps) => steps.steps.as_slice(),
+        Trace::Opportunities(_) => &[],
+    };
+    steps.iter().map(|step| step.delay_ns)
 }

@@ -1,10 +1,10 @@
 //! Delay and loss of a trace for arriving packets, and the begin of a trace that the first packet starts.
 
 use ccbench_proto::plan::TraceStart;
-use ccbench_proto::trace::{Cursor, Replay, Trace};
+use ccbench_proto::trace::{Cursor, Replay};
 use ccbench_proto::units::Ppm;
 
-use super::LinkSpec;
+use super::spec::{LinkSpec, delays};
 
 /// The part of a trace that applies to arriving packets.
 #[derive(Debug)]
@@ -97,17 +97,4 @@ impl ArrivalTrace {
     pub(super) fn min_delay_ns(&self) -> u64 {
         self.min_delay_ns
     }
-}
-
-/// The longest delay of any row.
-pub(super) fn longest_delay_ns(replay: &Replay) -> u64 {
-    delays(replay).flatten().max().unwrap_or(0)
-}
-
-fn delays(replay: &Replay) -> impl Iterator<Item = Option<u64>> {
-    let steps = match &*replay.trace {
-        Trace::Steps(steps) => steps.steps.as_slice(),
-        Trace::Opportunities(_) => &[],
-    };
-    steps.iter().map(|step| step.delay_ns)
 }

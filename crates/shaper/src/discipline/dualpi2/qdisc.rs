@@ -108,7 +108,7 @@ pub(super) fn gain(name: &str, text: &str) -> Result<u32, BadQueue> {
     match scaled {
         Ok(scaled) if (1.0..=MAX_GAIN).contains(&scaled) => Ok(scaled as u32),
         _ => Err(BadQueue {
-            what: format!("dualpi2 with {name} = `{text}`"),
+            problem: format!("dualpi2 with {name} = `{text}`"),
             hint: "write a number of Hz between 0.004 and 32767, like \"0.16\"".to_owned(),
         }),
     }
@@ -117,7 +117,7 @@ pub(super) fn gain(name: &str, text: &str) -> Result<u32, BadQueue> {
 /// Returns the coupling factor as the kernel's byte.
 pub(super) fn coupling_byte(coupling_factor: u32) -> Result<u8, BadQueue> {
     u8::try_from(coupling_factor).ok().filter(|&k| k > 0).ok_or_else(|| BadQueue {
-        what: format!("dualpi2 with coupling_factor = {coupling_factor}"),
+        problem: format!("dualpi2 with coupling_factor = {coupling_factor}"),
         hint: "write 1 to 255".to_owned(),
     })
 }

@@ -72,7 +72,7 @@ pub(super) fn buckets_log(buckets: u32) -> Result<u32, BadQueue> {
         return Ok(buckets.ilog2());
     }
     Err(BadQueue {
-        what: format!("fq with buckets = {buckets}"),
+        problem: format!("fq with buckets = {buckets}"),
         hint: "write a power of two".to_owned(),
     })
 }

@@ -1,8 +1,14 @@
-//! A qdisc or class as the kernel lists it in a dump.
+//! A qdisc, class or filter as the kernel lists it in a dump, and the constants that requests need as well.
 
-use super::{ROOT, TCA_KIND, TCA_OPTIONS};
-use crate::netlink::message::{Attrs, TCMSG_BYTES, attrs, u32_at, u64_at};
+use super::message::{Attrs, TCMSG_BYTES, attrs, u32_at, u64_at};
 
+/// `TCA_KIND`: the name of a qdisc, class or filter.
+pub const TCA_KIND: u16 = 1;
+/// `TCA_OPTIONS`: its parameters.
+pub const TCA_OPTIONS: u16 = 2;
+/// `TC_H_ROOT`: the parent of a root qdisc.
+pub const ROOT: u32 = 0xffff_ffff;
+/// `TCA_STATS2`: its statistics, in a dump.
 pub(crate) const TCA_STATS2: u16 = 7;
 
 /// A qdisc or class as the kernel lists it.
