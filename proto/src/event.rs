@@ -10,8 +10,9 @@ use crate::column_text::ColumnText as _;
 use crate::wire::{Backend, CongestionControl, Event, LinkState, Side, Via};
 
 pub use crate::wire::event::{
-    BaseRtt, Capture, CcInForce, CcMethod, CcSockets, ClockStep, Ecn, EcnEct1, EcnMode, EcnRequest,
-    FlowQueueShared, Import, Kind, Lab, LabEngine, NoData, NodeCongestionControl,
+    BaseRtt, Capture, CcMethod, CcSockets, ClockStep, Ecn, EcnEct1, EcnMode, EcnRequest,
+    FlowQueueShared, Import, InitialCc, Kind, Lab, LabEngine, NoData, NodeCongestionControl,
+    SettingChanged,
 };
 
 /// Name of [`Kind::Link`].
@@ -140,7 +141,8 @@ impl Kind {
             Self::FlowQueuesUnknown(_) => "flow_queues_unknown",
             Self::ChangeTriggered(_) => "change_triggered",
             Self::ChangeNotTriggered(_) => "change_not_triggered",
-            Self::CcInForce(_) => "cc_in_force",
+            Self::SettingChanged(_) => "setting_changed",
+            Self::InitialCc(_) => "initial_cc",
             Self::CcSockets(_) => "cc_sockets",
             Self::Ecn(_) => "ecn",
             Self::EcnEct1(_) => "ecn_ect1",
@@ -171,6 +173,7 @@ impl Kind {
             | Self::StartLate(_)
             | Self::FlowQueueShared(_)
             | Self::ChangeNotTriggered(_)
+            | Self::SettingChanged(_)
             | Self::Iperf3Unread(_)
             | Self::Iperf3Error(_) => Severity::Degraded,
             Self::PhaseStart(_)
@@ -189,7 +192,7 @@ impl Kind {
             | Self::CcStateThinned(_)
             | Self::FlowQueuesUnknown(_)
             | Self::ChangeTriggered(_)
-            | Self::CcInForce(_)
+            | Self::InitialCc(_)
             | Self::CcSockets(_)
             | Self::Ecn(_)
             | Self::EcnEct1(_)
@@ -215,11 +218,11 @@ impl Kind {
                 ("dropped", capture.dropped.is_some()),
                 ("left_out", capture.left_out.is_some()),
             ]),
-            Self::CcInForce(start) => first_invalid(&[
+            Self::InitialCc(start) => first_invalid(&[
                 side(start.side),
                 ("cc", !start.cc.is_empty()),
                 ("begins_with", !start.begins_with.is_empty()),
-                ("how", CcMethod::is_known(start.how)),
+                ("method", CcMethod::is_known(start.method)),
             ]),
             Self::CcSockets(sockets) => first_invalid(&[
                 side(sockets.side),
@@ -249,6 +252,11 @@ impl Kind {
                 ])
             }
             Self::Lab(lab) => first_invalid(&[("engine", LabEngine::is_known(lab.engine))]),
+            Self::SettingChanged(change) => first_invalid(&[
+                ("setting", !change.setting.is_empty()),
+                ("expected", !change.expected.is_empty()),
+                ("found", !change.found.is_empty()),
+            ]),
             Self::BaseRtt(_)
             | Self::ClockStep(_)
             | Self::EcnEct1(_)
@@ -273,10 +281,13 @@ impl Kind {
                 "files_overwritten": capture.files_overwritten,
             }),
             Self::ClockStep(step) => json!({ "step_ns": step.step_ns }),
+            Self::SettingChanged(SettingChanged { setting, expected, found }) => {
+                json!({ "setting": setting, "expected": expected, "found": found })
+            }
             Self::FlowQueueShared(shared) => {
                 json!({ "class": shared.class, "flows": shared.flows })
             }
-            Self::CcInForce(start) => cc_in_force_json(start),
+            Self::InitialCc(start) => initial_cc_json(start),
             Self::CcSockets(sockets) => cc_sockets_json(sockets),
             Self::Ecn(ecn) => ecn_json(ecn),
             Self::EcnEct1(ect1) => json!({ "cc": ect1.cc, "rewritten": ect1.rewritten }),
@@ -313,13 +324,13 @@ pub fn first_invalid(fields: &[(&'static str, bool)]) -> Option<&'static str> {
     fields.iter().find(|(_, valid)| !valid).map(|(name, _)| *name)
 }
 
-fn cc_in_force_json(start: &CcInForce) -> Value {
+fn initial_cc_json(start: &InitialCc) -> Value {
     json!({
         "side": Side::text_of(start.side),
         "cc": start.cc,
         "kernel_name": start.kernel_name,
         "begins_with": start.begins_with,
-        "method": CcMethod::text_of(start.how),
+        "method": CcMethod::text_of(start.method),
         "no_hook": start.no_hook,
         "paced_by": start.paced_by,
     })
@@ -416,26 +427,27 @@ mod tests {
         assert_eq!(field_of(CcSockets { refused: None, ..sockets.clone() }), "refused");
         assert_eq!(field_of(CcSockets { side: 7, ..sockets.clone() }), "side");
         assert_eq!(field_of(CcSockets { cc: String::new(), ..sockets }), "cc");
-        let start = |how: i32| CcInForce {
+        let start = |method: i32| InitialCc {
             side: Side::Sender.into(),
             cc: "vegas".into(),
             begins_with: "reno".into(),
-            how,
-            ..CcInForce::default()
+            method,
+            ..InitialCc::default()
         };
-        assert!(event(Kind::CcInForce(start(CcMethod::BeforeConnect.into()))).read().is_ok());
-        for how in [0, 99] {
-            let missing = UnreadableEvent::MissingField { kind: "cc_in_force", field: "how" };
-            assert_eq!(event(Kind::CcInForce(start(how))).read(), Err(missing));
+        assert!(event(Kind::InitialCc(start(CcMethod::BeforeConnect.into()))).read().is_ok());
+        for method in [0, 99] {
+            let missing = UnreadableEvent::MissingField { kind: "initial_cc", field: "method" };
+            assert_eq!(event(Kind::InitialCc(start(method))).read(), Err(missing));
         }
         for kind in [
             Kind::Ecn(Ecn::default()),
             Kind::FlowQueueShared(FlowQueueShared::default()),
-            Kind::CcInForce(CcInForce::default()),
+            Kind::InitialCc(InitialCc::default()),
             Kind::Capture(Capture::default()),
             Kind::Link(LinkState::default()),
             Kind::CongestionControl(NodeCongestionControl::default()),
             Kind::Lab(Lab::default()),
+            Kind::SettingChanged(SettingChanged::default()),
         ] {
             assert!(event(kind.clone()).read().is_err(), "{kind:?}");
         }
@@ -454,15 +466,21 @@ mod tests {
             json(Kind::FlowQueueShared(FlowQueueShared { class: None, flows })),
             r#"{"class":null,"flows":["one/0","two/0"]}"#
         );
-        let start = CcInForce {
+        let change =
+            SettingChanged { setting: "MTU".into(), expected: "1500".into(), found: "1400".into() };
+        assert_eq!(
+            json(Kind::SettingChanged(change)),
+            r#"{"expected":"1500","found":"1400","setting":"MTU"}"#
+        );
+        let start = InitialCc {
             side: Side::Receiver.into(),
             cc: "quick".into(),
             begins_with: "reno".into(),
-            how: CcMethod::AfterConnect.into(),
-            ..CcInForce::default()
+            method: CcMethod::AfterConnect.into(),
+            ..InitialCc::default()
         };
         assert_eq!(
-            json(Kind::CcInForce(start)),
+            json(Kind::InitialCc(start)),
             r#"{"begins_with":"reno","cc":"quick","kernel_name":null,"method":"after_connect","no_hook":null,"paced_by":null,"side":"rcv"}"#
         );
         let lab = Lab { engine: LabEngine::Uml.into(), seed: 7, ..Lab::default() };

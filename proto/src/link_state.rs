@@ -18,15 +18,15 @@ impl BackendReason {
         Self { reason: Some(Reason::Supported(Supported { qdiscs })) }
     }
 
-    /// The kernel lacks `what`, which `config_option` (without `CONFIG_`) builds.
-    pub fn missing(what: &str, config_option: &str) -> Self {
-        let (what, config_option) = (what.to_owned(), config_option.to_owned());
-        Self { reason: Some(Reason::Missing(Missing { what, config_option })) }
+    /// The kernel lacks `feature`, which `config_option` (without `CONFIG_`) builds.
+    pub fn missing(feature: &str, config_option: &str) -> Self {
+        let (feature, config_option) = (feature.to_owned(), config_option.to_owned());
+        Self { reason: Some(Reason::Missing(Missing { feature, config_option })) }
     }
 
-    /// No kernel's qdiscs can do `what`.
-    pub fn unsupported(what: &str) -> Self {
-        Self { reason: Some(Reason::Unsupported(Unsupported { what: what.to_owned() })) }
+    /// No kernel's qdiscs can do `feature`.
+    pub fn unsupported(feature: &str) -> Self {
+        Self { reason: Some(Reason::Unsupported(Unsupported { feature: feature.to_owned() })) }
     }
 }
 
@@ -55,12 +55,12 @@ impl LinkState {
     /// Why `backend = "auto"` did not select the kernel's qdiscs; `None` if it did.
     pub fn fallback(&self) -> Option<Fallback> {
         match self.reason.as_ref()?.reason.as_ref()? {
-            Reason::Missing(Missing { what, config_option }) => {
-                let (what, config_option) = (what.clone(), config_option.clone());
-                Some(Fallback::Missing { what, config_option })
+            Reason::Missing(Missing { feature, config_option }) => {
+                let (feature, config_option) = (feature.clone(), config_option.clone());
+                Some(Fallback::Missing { feature, config_option })
             }
-            Reason::Unsupported(Unsupported { what }) => {
-                Some(Fallback::Unsupported { what: what.clone() })
+            Reason::Unsupported(Unsupported { feature }) => {
+                Some(Fallback::Unsupported { feature: feature.clone() })
             }
             Reason::Configured(_) | Reason::Supported(_) => None,
         }
@@ -74,14 +74,16 @@ pub enum Fallback {
     /// The kernel lacks something.
     Missing {
         /// `qdisc netem`.
-        what: String,
+        #[serde(alias = "what")]
+        feature: String,
         /// Kernel option that builds it, without `CONFIG_`.
         config_option: String,
     },
     /// No kernel's qdiscs can do it.
     Unsupported {
-        /// What the plan asks for.
-        what: String,
+        /// What the plan requires: `reordering`.
+        #[serde(alias = "what")]
+        feature: String,
     },
 }
 
@@ -89,8 +91,8 @@ impl Fallback {
     /// As a clause: `this kernel has no qdisc netem`.
     pub fn cause(&self) -> String {
         match self {
-            Self::Missing { what, .. } => format!("this kernel has no {what}"),
-            Self::Unsupported { what } => format!("the kernel's qdiscs cannot do {what}"),
+            Self::Missing { feature, .. } => format!("this kernel has no {feature}"),
+            Self::Unsupported { feature } => format!("the kernel's qdiscs cannot do {feature}"),
         }
     }
 
@@ -153,5 +155,17 @@ mod tests {
         );
         assert_eq!(Fallback::of_stored_link(&configured).unwrap(), None);
         assert!(Fallback::of_stored_link(r#"{"fallback":{"cause":"moon"}}"#).is_err());
+    }
+
+    #[test]
+    fn a_fallback_of_an_earlier_version_has_a_former_key() {
+        let missing =
+            r#"{"fallback":{"cause":"missing","what":"qdisc red","config_option":"NET_SCH_RED"}}"#;
+        let unsupported = r#"{"fallback":{"cause":"unsupported","what":"reordering"}}"#;
+        let cause = |body| Fallback::of_stored_link(body).unwrap().unwrap().cause();
+        assert_eq!(cause(missing), "this kernel has no qdisc red");
+        assert_eq!(cause(unsupported), "the kernel's qdiscs cannot do reordering");
+        let written = serde_json::to_string(&Fallback::Unsupported { feature: "gso".into() });
+        assert_eq!(written.unwrap(), r#"{"cause":"unsupported","feature":"gso"}"#);
     }
 }

@@ -18,10 +18,11 @@ def installed():
     return None
 
 
-def read(library, files, units_of, renamed):
-    """Files of a table as one frame. `units_of` gives the units for names of columns. `renamed` has the current names of renamed columns
-    by their former names."""
-    return {"polars": _polars, "pandas": _pandas, "pyarrow": _pyarrow}[library](files, units_of, renamed)
+def read(library, files, units_of, renamed, renamed_values):
+    """Files of a table as one frame, and the former values in it, as pairs of column and value. `units_of` gives the units for names of
+    columns. `renamed` has the current names of renamed columns by their former names, `renamed_values` those of values by column."""
+    read_files = {"polars": _polars, "pandas": _pandas, "pyarrow": _pyarrow}[library]
+    return read_files(files, units_of, renamed, renamed_values)
 
 
 def former_names(library, files, renamed):
@@ -62,8 +63,39 @@ def column_names(library, file):
     return importlib.import_module("pyarrow.parquet").ParquetFile(file).schema_arrow.names
 
 
-def _polars(files, _units_of, renamed):
+def _current(value, renamed, found):
+    """The value, or list of values, with current codes. A value is a code, or a code and a message. Adds former codes to `found`."""
+    if isinstance(value, list):
+        return [_current(one, renamed, found) for one in value]
+    code, colon, message = (value or "").partition(": ")
+    if code not in renamed:
+        return value
+    found.add(code)
+    return renamed[code] + colon + message
+
+
+def _current_values(columns, renamed_values):
+    """Columns with former values, as lists with the current ones, and the pairs of column and former value. `columns` has functions that
+    return the list of a column."""
+    replaced, former = {}, []
+    for column, renamed in renamed_values.items():
+        found = set()
+        values = [_current(value, renamed, found) for value in columns[column]()] if column in columns else []
+        if found:
+            replaced[column] = values
+            former += [(column, value) for value in sorted(found)]
+    return replaced, former
+
+
+def _polars(files, _units_of, renamed, renamed_values):
     polars = importlib.import_module("polars")
+    frame = _polars_frame(polars, files, renamed)
+    replaced, former = _current_values({name: frame[name].to_list for name in frame.columns}, renamed_values)
+    columns = [polars.Series(column, values, dtype=frame.schema[column]) for column, values in replaced.items()]
+    return frame.with_columns(columns), former
+
+
+def _polars_frame(polars, files, renamed):
     if not former_names("polars", files, renamed):
         return polars.read_parquet(files, hive_partitioning=False)
     # Files of a call have the same columns. The order of the files stays.
@@ -75,18 +107,22 @@ def _polars(files, _units_of, renamed):
     return polars.concat(frames)
 
 
-def _pyarrow(files, units_of, renamed):
+def _pyarrow(files, units_of, renamed, renamed_values):
     pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     # Each file alone: dictionaries of categories differ between them.
     tables = [parquet.ParquetFile(file).read() for file in files]
     tables = [table.cast(_plain(pyarrow, table.schema)) for table in tables]
     tables = [table.rename_columns([renamed.get(name, name) for name in table.column_names]) for table in tables]
     table = pyarrow.concat_tables(tables, promote_options="default")
+    replaced, former = _current_values({name: table[name].to_pylist for name in table.column_names}, renamed_values)
+    for column, values in replaced.items():
+        index = table.column_names.index(column)
+        table = table.set_column(index, column, pyarrow.array(values, table.schema.field(index).type))
     units = units_of(table.column_names)
     fields = [
         field.with_metadata({"unit": units[field.name]}) if field.name in units else field for field in table.schema
     ]
-    return table.cast(pyarrow.schema(fields))
+    return table.cast(pyarrow.schema(fields)), former
 
 
 def _plain(pyarrow, schema):
@@ -97,7 +133,8 @@ def _plain(pyarrow, schema):
     )
 
 
-def _pandas(files, units_of, renamed):
-    frame = _pyarrow(files, lambda names: {}, renamed).to_pandas()
+def _pandas(files, units_of, renamed, renamed_values):
+    table, former = _pyarrow(files, lambda names: {}, renamed, renamed_values)
+    frame = table.to_pandas()
     frame.attrs["units"] = units_of(list(frame.columns))
-    return frame
+    return frame, former

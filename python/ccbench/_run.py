@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 
 from . import _frames
-from ._renamed import RENAMED
+from ._renamed import RENAMED, RENAMED_VALUES
 from ._units import unit_of
 
 
@@ -39,12 +39,14 @@ class Run:
         return sorted(of_trials + [file.stem for file in self.path.glob("*.parquet")])
 
     def __getitem__(self, name):
+        """A table as a frame, as `table(name)`."""
         return self._table(name, False)
 
     def table(self, name, counted=False):
         """A table as a frame. With `counted`, only rows of trials that summaries use: ok and degraded ones.
 
-        Columns have their current names, also those of runs of earlier versions. A DeprecationWarning names the former ones.
+        Columns, kinds of events and codes of reasons have their current names, also those of runs of earlier versions. A
+        DeprecationWarning names the former ones.
         """
         return self._table(name, counted)
 
@@ -55,12 +57,20 @@ class Run:
             text = f"column `{former}` of {name} in {self.path} has a deprecated name; the frame has it as `{renamed[former]}`"
             # The caller of `table` or `[]`.
             warnings.warn(text, DeprecationWarning, stacklevel=3)
-        frame = _frames.read(self.frames, files, _units, renamed)
+        values = RENAMED_VALUES.get(name, {})
+        frame, former_values = _frames.read(self.frames, files, _units, renamed, values)
+        for column, former in former_values:
+            text = (
+                f"`{former}` in column `{column}` of {name} in {self.path} is a deprecated name; "
+                f"the frame has it as `{values[column][former]}`"
+            )
+            warnings.warn(text, DeprecationWarning, stacklevel=3)
         if not counted:
             return frame
         if not {"point_id", "trial"} <= set(_frames.column_names(self.frames, files[0])):
             raise RunError(f"{name} has no column of trials; leave out counted=True")
-        trials = _frames.counted_trials(self.frames, self.table("trials"))
+        trials, _ = _frames.read(self.frames, self._files("trials"), _units, RENAMED.get("trials", {}), {})
+        trials = _frames.counted_trials(self.frames, trials)
         return _frames.keep_counted(self.frames, frame, trials)
 
     def units(self, name):

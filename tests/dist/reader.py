@@ -78,6 +78,31 @@ for frames in kinds:
     assert frames != "polars" or tables[0].equals(current), tables[0]
     assert run.units("link_changes")["requested_t_ns"] == "ns"
 
+# Values of an earlier version: the kind of an event, and the code of a reason.
+events = sorted((path / "tables/events").glob("**/*.parquet"))[0]
+table = polars.read_parquet(events, hive_partitioning=False)
+table.with_columns(polars.lit("cc_in_force").cast(table.schema["kind"]).alias("kind")).write_parquet(events)
+trials = polars.read_parquet(path / "trials.parquet")
+reasons = [["cc_not_in_force: the kernel used `reno`: see `cc_not_in_force: `"]] + [[]] * (trials.height - 1)
+trials.with_columns(polars.Series("reasons", reasons, dtype=trials.schema["reasons"])).write_parquet(
+    path / "trials.parquet"
+)
+for frames in kinds:
+    run = ccbench.load(path, frames=frames)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        tables = [run["events"], run["trials"], run.table("events", counted=True)]
+    found = [str(warning.message) for warning in caught if "is a deprecated name" in str(warning.message)]
+    assert len(found) == 3 and "`cc_not_in_force` in column `reasons` of trials" in found[1], caught
+    assert all("`cc_in_force` in column `kind` of events" in found[index] for index in (0, 2)), caught
+    assert all(warning.filename == __file__ for warning in caught), caught
+    kind, reasons = [
+        table[column].to_pylist() if frames == "pyarrow" else list(table[column])
+        for table, column in zip(tables, ("kind", "reasons"))
+    ]
+    assert "initial_cc" in kind and "cc_in_force" not in kind, (frames, set(kind))
+    assert list(reasons[0]) == ["wrong_cc: the kernel used `reno`: see `cc_not_in_force: `"], (frames, reasons)
+
 
 def refused(error, call):
     try:

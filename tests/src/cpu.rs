@@ -363,7 +363,7 @@ mod tests {
             "a link's thread waited, the one that sleeps did not"
         );
         assert!(!missing(500, 0, 50).disturbed_run(&late), "the experiment's own load");
-        assert!(!is_late_and_nothing_else(&(late + &trial(&["cc_not_in_force"]))));
+        assert!(!is_late_and_nothing_else(&(late + &trial(&["wrong_cc"]))));
     }
 
     #[test]

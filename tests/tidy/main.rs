@@ -9,6 +9,7 @@ use std::process::Command;
 use ccbench_tests::source_root;
 
 mod clones;
+mod former_names;
 mod imports;
 mod promises;
 
@@ -331,94 +332,6 @@ fn skipped_tests_are_counted() {
         found.extend(lines.map(|(nth, line)| format!("{name}:{nth}: {}", line.trim())));
     }
     assert!(found.is_empty(), "use ccbench_tests::skip::skip:\n{}", found.join("\n"));
-}
-
-/// Earlier names, or their prefixes (with a trailing underscore), that readers did not understand. docs/glossary.md has the current terms.
-/// Names that also mean something else (`said`, `next_ns`, `count`) are not listed.
-const FORMER_NAMES: [&str; 62] = [
-    "way_out",
-    "mourner",
-    "Mourner",
-    "ripe_ns",
-    "is_ripe",
-    "first_count",
-    "pause_ns",
-    "punish",
-    "obey",
-    "tell_",
-    "told_",
-    "said_",
-    "heard_",
-    "Told",
-    "Said",
-    "Heard",
-    "InForce",
-    "Ground",
-    "Chosen",
-    "Asked",
-    "Became",
-    "Inlet",
-    "Outlet",
-    "Woken",
-    "OfToken",
-    "OfHosts",
-    "OfPhase",
-    "OfStates",
-    "OfTrial",
-    "ByAnother",
-    "ByThis",
-    "FromFirst",
-    "InPhase",
-    "Plumbing",
-    "plumbing",
-    "Dice",
-    "as_settled",
-    "is_beneath",
-    "has_its_turn",
-    "take_as_meant",
-    "until_asked",
-    "few_enough",
-    "this_use",
-    "only_here",
-    "looked_at",
-    "hear_all",
-    "patiently",
-    "spoken_phase",
-    "wire_form",
-    "why_no_ebpf",
-    "least_segs",
-    "least_gap_us",
-    "least_gap",
-    "least_kbps",
-    "least_pkts",
-    "mdev_least_us",
-    "cc_at_most",
-    "blamed",
-    "Wants",
-    "wheres",
-    "lost_how",
-    "grew_s",
-];
-
-#[test]
-fn identifiers_avoid_former_names() {
-    let mut found = Vec::new();
-    for (name, text) in files(&[".rs", ".proto", ".c", ".h"]) {
-        if name == "tests/tidy/main.rs" {
-            continue;
-        }
-        for (nth, line) in code(&text) {
-            let words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
-            let former = |word: &&str| {
-                FORMER_NAMES.iter().any(|former| match former.strip_suffix('_') {
-                    Some(_) => word.starts_with(former),
-                    None => word == former,
-                })
-            };
-            found.extend(words.filter(former).map(|word| format!("{name}:{nth}: {word}")));
-        }
-    }
-    assert!(found.is_empty(), "former names:\n{}", found.join("\n"));
 }
 
 /// Returns whether a word in backticks is a path of the repository: it contains a slash or has a source file's ending. Absolute paths,

@@ -168,10 +168,10 @@ pub enum AgentError {
         source: io::Error,
     },
     /// Another socket uses a port of the trial. The trial can be prepared again with other ports.
-    #[error("{what}: {address}: Address already in use{}", occupied(.listener.as_deref()))]
+    #[error("{subject}: {address}: Address already in use{}", occupied(.listener.as_deref()))]
     PortInUse {
         /// "flow NAME" or "probe NAME".
-        what: String,
+        subject: String,
         /// Address and port.
         address: SocketAddr,
         /// The process that listens there, if known.

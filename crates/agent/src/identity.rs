@@ -47,20 +47,25 @@ impl Identity {
         }
     }
 
-    /// Refuses an operation whose scope the client lacks; `what` names the operation.
+    /// Refuses an operation whose scope the client lacks; `operation` names it.
     ///
     /// # Errors
     /// The missing scope.
     pub fn check(
         &self,
         scope: Scope,
-        what: impl FnOnce() -> String,
+        operation: impl FnOnce() -> String,
     ) -> Result<(), Box<MissingScope>> {
         if self.scopes.has(scope) {
             return Ok(());
         }
         let advised = self.scopes.with(scope);
-        Err(Box::new(MissingScope { what: what(), scope, identity: self.clone(), advised }))
+        Err(Box::new(MissingScope {
+            operation: operation(),
+            scope,
+            identity: self.clone(),
+            advised,
+        }))
     }
 }
 
@@ -88,7 +93,7 @@ pub struct NotForClients {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingScope {
     /// The operation and its object.
-    pub what: String,
+    pub operation: String,
     /// The scope that it needs.
     pub scope: Scope,
     /// The client.
@@ -99,11 +104,11 @@ pub struct MissingScope {
 
 impl fmt::Display for MissingScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { what, scope, identity, advised } = self;
+        let Self { operation, scope, identity, advised } = self;
         if identity.withheld.has(*scope) {
             return write!(
                 f,
-                "{what} needs the scope `{scope}`; the certificate of {identity} has it, but this node grants it to no client; add it to \
+                "{operation} needs the scope `{scope}`; the certificate of {identity} has it, but this node grants it to no client; add it to \
                  `--scope` of `ccbench-agent worker`"
             );
         }
@@ -111,7 +116,7 @@ impl fmt::Display for MissingScope {
         let has = if has.is_empty() { "none" } else { &has };
         write!(
             f,
-            "{what} needs the scope `{scope}`, but the certificate of {identity} has {has}; issue one that has it, with another \
+            "{operation} needs the scope `{scope}`, but the certificate of {identity} has {has}; issue one that has it, with another \
              name: `ccbench pki controller DIR {}-2 --scope {}`",
             identity.name,
             advised.minimal()
@@ -164,6 +169,7 @@ pub(crate) mod tests {
             public_key: Vec::new(),
             uris: uris.iter().map(|uri| (*uri).to_owned()).collect(),
             hosts: Vec::new(),
+            not_before_s: 0,
             not_after_s: 0,
             for_servers: false,
             for_clients,

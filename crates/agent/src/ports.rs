@@ -41,10 +41,10 @@ fn bind(address: SocketAddr, listens: bool) -> io::Result<()> {
     socket.bind(&address.into())
 }
 
-/// Returns the error for a port in use, which `what` needs.
-pub fn in_use(what: String, address: IpAddr, port: u16) -> AgentError {
+/// Returns the error for a port in use, which `subject` needs.
+pub fn in_use(subject: String, address: IpAddr, port: u16) -> AgentError {
     let listener = listening::occupant(address, port);
-    AgentError::PortInUse { what, address: SocketAddr::new(address, port), listener }
+    AgentError::PortInUse { subject, address: SocketAddr::new(address, port), listener }
 }
 
 #[cfg(test)]

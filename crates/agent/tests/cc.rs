@@ -264,7 +264,7 @@ async fn without_the_hook_the_namespace_default_is_changed_and_restored() {
         let events: Vec<(String, serde_json::Value)> = reply
             .events
             .iter()
-            .filter(|event| event.name() == "cc_in_force")
+            .filter(|event| event.name() == "initial_cc")
             .map(|e| (e.subject.clone(), serde_json::from_str(&e.data_json()).unwrap()))
             .collect();
         assert_eq!(events.len(), 2, "{events:?}");

@@ -240,7 +240,7 @@ pub struct LoadedPlan {
 pub fn print_trace_problems(file: &Path, error: &TraceError) {
     for problem in &error.problems {
         let line = if problem.line > 0 { format!("{}:", problem.line) } else { String::new() };
-        message(format_args!("error: {}:{line} {}", file.display(), problem.what));
+        message(format_args!("error: {}:{line} {}", file.display(), problem.message));
     }
     if error.more > 0 {
         message(format_args!("error: {}: and {} more", file.display(), error.more));

@@ -292,6 +292,8 @@ table! { QdiscSampleColumns, "qdisc_samples", wire::QdiscSample, |row, _| row.at
     late_pkts: Opt<UInt64Type>,
     max_late_us: Opt<UInt64Type>,
     idle_us: Opt<UInt64Type>,
+    foreign_pkts: Opt<UInt64Type>,
+    foreign_bytes: Opt<UInt64Type>,
 } }
 
 table! { LinkChangeColumns, "link_changes", wire::LinkChange, |row, _| row.applied_at_ns.into(), ["link", "t_ns"], {
@@ -306,10 +308,10 @@ table! { LinkChangeColumns, "link_changes", wire::LinkChange, |row, _| row.appli
     rc: Num<Int32Type>,
 } }
 
-table! { LinkTimingColumns, "link_timing", wire::LinkTiming, |row, _| row.at_ns.into(), ["link", "what"], {
+table! { LinkTimingColumns, "link_timing", wire::LinkTiming, |row, _| row.at_ns.into(), ["link", "kind"], {
     link: Text,
     iface: Text,
-    what: Enum<TimingKind>,
+    kind: Enum<TimingKind>,
     count: Num<UInt64Type>,
     late: Num<UInt64Type>,
     missed: Num<UInt64Type>,

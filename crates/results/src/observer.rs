@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
     /// What the step does with each trial, for example `measuring`.
-    pub what: &'static str,
+    pub activity: &'static str,
     /// Number of trials that are done. Reports of several threads may arrive out of order.
     pub done: usize,
     /// Number of trials in the step.
@@ -35,15 +35,15 @@ impl Observer {
     }
 
     /// Begins a step.
-    pub(crate) fn begin(&self, what: &'static str, trials: usize) -> Running<'_> {
-        Running { observer: self, what, trials, done: AtomicUsize::new(0) }
+    pub(crate) fn begin(&self, activity: &'static str, trials: usize) -> Running<'_> {
+        Running { observer: self, activity, trials, done: AtomicUsize::new(0) }
     }
 }
 
 /// A step in progress.
 pub(crate) struct Running<'a> {
     observer: &'a Observer,
-    what: &'static str,
+    activity: &'static str,
     trials: usize,
     done: AtomicUsize,
 }
@@ -54,7 +54,7 @@ impl Running<'_> {
         let made = work();
         let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
         if let Some(callback) = &self.observer.0 {
-            callback(Step { what: self.what, done, trials: self.trials });
+            callback(Step { activity: self.activity, done, trials: self.trials });
         }
         made
     }
@@ -88,10 +88,10 @@ mod tests {
         work(&Observer::new(move |step| all.lock().unwrap().push(step)));
         let found: Vec<Step> = found.lock().unwrap().clone();
         let mut ended = Vec::new();
-        for Step { what, done, trials } in found {
-            assert!((1..=trials).contains(&done), "{what}: {done} of {trials}");
+        for Step { activity, done, trials } in found {
+            assert!((1..=trials).contains(&done), "{activity}: {done} of {trials}");
             if done == trials {
-                ended.push((what, trials));
+                ended.push((activity, trials));
             }
         }
         ended

@@ -39,7 +39,10 @@ macro_rules! reason_codes {
             fn from(name: &str) -> Self {
                 match name {
                     $($name => Self::$code,)+
-                    other => Self::Other(other.to_owned()),
+                    other => match RENAMED.iter().find(|(former, _)| *former == other) {
+                        Some((_, code)) => code.clone(),
+                        None => Self::Other(other.to_owned()),
+                    },
                 }
             }
         }
@@ -67,8 +70,6 @@ reason_codes! {
     CaptureFull = "capture_full",
     /// A sender's sockets started with another congestion control than the plan's.
     CcLate = "cc_late",
-    /// The kernel uses another congestion control than the plan's.
-    CcNotInForce = "cc_not_in_force",
     /// Event: the state of a congestion control cannot be read.
     CcStateError = "cc_state_error",
     /// A congestion control has no state, so it did nothing.
@@ -109,6 +110,8 @@ reason_codes! {
     FlowStalled = "flow_stalled",
     /// A flow got no data while others of its group did.
     FlowStarved = "flow_starved",
+    /// Something other than the trial sent packets through a link.
+    ForeignTraffic = "foreign_traffic",
     /// Event: an error of iperf3.
     Iperf3Error = "iperf3_error",
     /// Event: lines of a traffic generator's report cannot be read.
@@ -149,6 +152,8 @@ reason_codes! {
     SamplesLate = "samples_late",
     /// A table has gaps.
     SamplesMissing = "samples_missing",
+    /// Event: something other than ccbench changed a setting during the trial.
+    SettingChanged = "setting_changed",
     /// A machine dropped packets before they reached any queue of the plan.
     SoftnetDropped = "softnet_dropped",
     /// A node received the request to start after the start time.
@@ -157,7 +162,12 @@ reason_codes! {
     TcpEventsLost = "tcp_events_lost",
     /// Steps of a trace were applied late.
     TraceLate = "trace_late",
+    /// The kernel uses another congestion control than the plan's.
+    WrongCc = "wrong_cc",
 }
+
+/// Deprecated codes and the current ones. The journals of earlier versions have the former. `python/ccbench/_renamed.py` has the same list.
+static RENAMED: [(&str, ReasonCode); 1] = [("cc_not_in_force", ReasonCode::WrongCc)];
 
 impl ReasonCode {
     /// Returns what failed in a trial that failed for this reason; `None` for reasons that never fail a trial.
@@ -166,13 +176,13 @@ impl ReasonCode {
             Self::Damaged | Self::Error | Self::NodeLost | Self::NotRun => {
                 Some(Cause::Infrastructure)
             }
-            Self::CcNotInForce
-            | Self::CcStateMissing
+            Self::CcStateMissing
             | Self::FlowDead
             | Self::FlowError
             | Self::LabBusy
             | Self::LinkLate
             | Self::TraceLate
+            | Self::WrongCc
             | Self::Other(_) => Some(Cause::Trial),
             _ => None,
         }
@@ -273,5 +283,18 @@ mod tests {
         assert_eq!(later, ReasonCode::Other("queue_on_fire".to_owned()));
         assert_eq!(serde_json::to_string(&later).unwrap(), "\"queue_on_fire\"");
         assert!(ReasonCode::ALL.is_sorted_by_key(ReasonCode::as_str));
+    }
+
+    #[test]
+    fn journals_of_earlier_versions_have_deprecated_codes() {
+        let code: ReasonCode = serde_json::from_str("\"cc_not_in_force\"").unwrap();
+        assert_eq!(code, ReasonCode::WrongCc);
+        assert_eq!(serde_json::to_string(&code).unwrap(), "\"wrong_cc\"");
+        let python = concat!(env!("CARGO_MANIFEST_DIR"), "/../../python/ccbench/_renamed.py");
+        let python = std::fs::read_to_string(python).unwrap();
+        for (former, code) in &RENAMED {
+            assert!(ReasonCode::ALL.iter().all(|code| code.as_str() != *former), "{former}");
+            assert!(python.contains(&format!("\"{former}\": \"{code}\"")), "{former}");
+        }
     }
 }

@@ -51,7 +51,7 @@ fn main() {
     }
     link.changes(&mut changes);
     link.timing(&mut timing);
-    let all = timing.iter().find(|row| row.what() == TimingKind::Steps).unwrap();
+    let all = timing.iter().find(|row| row.kind() == TimingKind::Steps).unwrap();
     let last = changes.last().unwrap();
     let wrong = changes.iter().filter(|row| row.rc != 0).count();
     println!(

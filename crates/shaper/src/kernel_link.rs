@@ -67,7 +67,7 @@ impl KernelLink {
         let refuse = |bad: BadQueue| ShaperError::Unsupported {
             link: config.name.clone(),
             backend: "kernel",
-            what: bad.what,
+            what: bad.problem,
             hint: bad.hint,
         };
         let tree = tree::plan(config, ifindex, frame_bytes).map_err(refuse)?;
@@ -428,7 +428,7 @@ mod tests {
         assert_eq!(with_flows, changes(r#"{"kind": "fq_codel", "limit": "500p"}"#));
         assert!(with_flows.is_ok_and(|changes| changes.len() == 1));
         let red = r#"{"kind": "red", "limit": "60000B", "min": "5000B", "max": "20000B"}"#;
-        assert!(changes(red).unwrap_err().what.contains("each drops all queued packets"));
+        assert!(changes(red).unwrap_err().problem.contains("each drops all queued packets"));
     }
 
     #[test]

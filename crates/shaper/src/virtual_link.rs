@@ -415,8 +415,8 @@ impl<P: Payload> VirtualLink<P> {
         let (link, iface) = (link.to_owned(), iface.to_owned());
         let row = wire::LinkTiming { at_ns, link, iface, ..wire::LinkTiming::default() };
         into.extend(report::steps_timing(self.played.as_ref(), row.clone()));
-        let what = wire::TimingKind::Packets.into();
-        into.push(wire::LinkTiming { what, count: self.counters.sent_pkts, ..row.clone() });
+        let kind = wire::TimingKind::Packets.into();
+        into.push(wire::LinkTiming { kind, count: self.counters.sent_pkts, ..row.clone() });
         into.extend(self.recorder.log().map(|log| report::log_timing(log, row)));
     }
 }

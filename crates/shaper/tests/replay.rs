@@ -83,7 +83,7 @@ fn flood(going: &AtomicBool, bps: u64) {
 
 /// Returns the steps of a trace that a link has applied, or skipped because they were late and the next one was due.
 fn handled_steps(timing: &[LinkTiming]) -> u64 {
-    let steps = timing.iter().filter(|row| row.what() == TimingKind::Steps);
+    let steps = timing.iter().filter(|row| row.kind() == TimingKind::Steps);
     steps.map(|row| row.count + row.missed).sum()
 }
 
@@ -222,7 +222,7 @@ fn kernel_link_follows_a_trace_and_reports_every_step() {
     assert!(
         outcome.changes.iter().all(|row| row.applied_at_ns >= row.requested_at_ns && row.rc == 0)
     );
-    let steps = outcome.timing.iter().find(|row| row.what() == TimingKind::Steps).unwrap();
+    let steps = outcome.timing.iter().find(|row| row.kind() == TimingKind::Steps).unwrap();
     // If the thread gets no CPU until the next step is due, the step counts as missed.
     assert!(steps.count + steps.missed >= SHORT_STEPS, "{outcome:?}");
     assert!(outcome.changes.len() as u64 >= steps.count, "{outcome:?}");
@@ -322,7 +322,7 @@ fn both_backends_follow_real_traces() {
                 outcome
                     .timing
                     .iter()
-                    .find(|row| row.what() == TimingKind::Steps)
+                    .find(|row| row.kind() == TimingKind::Steps)
                     .map(|row| (row.p50_us, row.p99_us, row.max_us, row.missed)),
             );
             let (most, least) =

@@ -21,7 +21,7 @@ pub struct UnsupportedFeature {
     /// The key, below the link or the queue.
     pub key: &'static [&'static str],
     /// What they cannot do: "an `ecn_rewrite`" ...
-    pub what: &'static str,
+    pub description: &'static str,
 }
 
 impl Link {
@@ -48,7 +48,9 @@ impl Link {
         ];
         features
             .into_iter()
-            .filter_map(|(key, what)| Some(UnsupportedFeature { key, what: what? }))
+            .filter_map(|(key, description)| {
+                Some(UnsupportedFeature { key, description: description? })
+            })
             .collect()
     }
 
@@ -86,8 +88,8 @@ impl Queue {
     pub fn unsupported_by_qdisc(&self) -> Option<UnsupportedFeature> {
         let Self::Red(red) = self else { return None };
         if red.adaptive == Some(true) && red.nodrop == Some(true) {
-            let what = "`adaptive` of `red` with `nodrop`";
-            return Some(UnsupportedFeature { key: &["adaptive"], what });
+            let description = "`adaptive` of `red` with `nodrop`";
+            return Some(UnsupportedFeature { key: &["adaptive"], description });
         }
         let bytes = |limit: Limit| match limit {
             Limit::Bytes(bytes) => Some(bytes.get()),
@@ -98,9 +100,9 @@ impl Queue {
         let (qth_min, qth_max) = (bytes(red.min)?, bytes(red.max)?);
         // Thresholds shifted left by Wlog must fit into 31 bits (`red_check_params`).
         let threshold_bits = u32::BITS - qth_min.max(qth_max).leading_zeros();
-        let what = "thresholds of `red` that are too large for the weight of its average";
+        let description = "thresholds of `red` that are too large for the weight of its average";
         (threshold_bits + red.wlog(qth_min, qth_max)? >= 32)
-            .then_some(UnsupportedFeature { key: &["max"], what })
+            .then_some(UnsupportedFeature { key: &["max"], description })
     }
 }
 

@@ -26,13 +26,13 @@ pub struct TraceProblem {
     /// The line, from 1; 0 if it is about the whole file.
     pub line: u32,
     /// The problem and its fix.
-    pub what: String,
+    pub message: String,
 }
 
 impl TraceError {
     /// A single problem.
-    pub(super) fn one(name: &str, format: Option<Format>, line: u32, what: String) -> Self {
-        let problems = vec![TraceProblem { line, what }];
+    pub(super) fn one(name: &str, format: Option<Format>, line: u32, message: String) -> Self {
+        let problems = vec![TraceProblem { line, message }];
         Self { name: name.to_owned(), format, problems, more: 0 }
     }
 }
@@ -46,9 +46,9 @@ pub(super) struct Problems {
 
 impl Problems {
     /// Adds a problem.
-    pub(super) fn push(&mut self, line: u32, what: String) {
+    pub(super) fn push(&mut self, line: u32, message: String) {
         if self.problems.len() < MAX_PROBLEMS {
-            self.problems.push(TraceProblem { line, what });
+            self.problems.push(TraceProblem { line, message });
         } else {
             self.more += 1;
         }
@@ -68,14 +68,14 @@ impl Problems {
 
 impl fmt::Display for TraceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, TraceProblem { line, what }) in self.problems.iter().enumerate() {
+        for (index, TraceProblem { line, message }) in self.problems.iter().enumerate() {
             if index > 0 {
                 f.write_str("; ")?;
             }
             if *line > 0 {
                 write!(f, "line {line}: ")?;
             }
-            f.write_str(what)?;
+            f.write_str(message)?;
         }
         if self.more > 0 {
             write!(f, "; and {} more", self.more)?;

@@ -41,7 +41,7 @@ impl Reading {
     /// Collects a link's counters. The root's row has the forwarded packets; the rows below it have marks and drops. The root's backlog
     /// above a netem contains packets that wait for their delay, so that the queue is then that of the other qdiscs, as in summaries.
     pub(crate) fn new(at_ns: u64, rows: &[QdiscSample], timing: &[LinkTiming]) -> Self {
-        let timing_of = |kind| timing.iter().find(|row| row.what() == kind).cloned();
+        let timing_of = |kind| timing.iter().find(|row| row.kind() == kind).cloned();
         let mut reading = Self {
             at_ns,
             packet_timing: timing_of(TimingKind::Packets),
@@ -415,8 +415,8 @@ mod tests {
     #[test]
     fn packets_that_the_log_lacks_are_counted() {
         let log = |missed| {
-            let what = TimingKind::Log.into();
-            Reading::new(0, &[], &[LinkTiming { what, missed, ..LinkTiming::default() }])
+            let kind = TimingKind::Log.into();
+            Reading::new(0, &[], &[LinkTiming { kind, missed, ..LinkTiming::default() }])
         };
         let (name, before, now) = (name(), log(2), log(9));
         let interval = Interval { name: &name, began_ns: 0, before: &before, now: &now };

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ccbench_proto::column_text::ColumnText as _;
-use ccbench_proto::event::{CcInForce, CcMethod, Kind};
+use ccbench_proto::event::{CcMethod, InitialCc, Kind};
 #[cfg(feature = "ebpf")]
 use ccbench_proto::event::{CcSockets, NoData};
 use ccbench_proto::plan::Via;
@@ -283,16 +283,16 @@ impl AttachedHook {
         if let Some(by) = paced_by {
             message += &format!("; {by} leaves pacing enabled on them");
         }
-        let data = CcInForce {
+        let data = InitialCc {
             side: side.into(),
             cc: start.cc.clone(),
             kernel_name: start.kernel_name.clone(),
-            how: method.on_wire().into(),
+            method: method.on_wire().into(),
             no_hook: self.no_hook_reason(),
             paced_by: paced_by.cloned(),
             begins_with: initial_cc,
         };
-        event(Kind::CcInForce(data), &start.group, message)
+        event(Kind::InitialCc(data), &start.group, message)
     }
 
     /// Returns the hook's counters so far, one event per end.

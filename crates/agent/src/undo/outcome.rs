@@ -15,10 +15,10 @@ pub struct Outcome {
 
 impl Outcome {
     /// Adds the result of one step.
-    pub fn note(&mut self, what: impl fmt::Display, result: Result<(), impl fmt::Display>) {
+    pub fn note(&mut self, step: impl fmt::Display, result: Result<(), impl fmt::Display>) {
         match result {
-            Ok(()) => self.undone.push(what.to_string()),
-            Err(error) => self.failed.push(format!("{what}: {error}")),
+            Ok(()) => self.undone.push(step.to_string()),
+            Err(error) => self.failed.push(format!("{step}: {error}")),
         }
     }
 

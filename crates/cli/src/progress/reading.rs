@@ -32,10 +32,10 @@ impl Drop for ReadingProgress {
     }
 }
 
-fn show(bar: &ProgressBar, name: &str, Step { what, done, trials }: Step) {
+fn show(bar: &ProgressBar, name: &str, Step { activity, done, trials }: Step) {
     bar.set_length(trials as u64);
     bar.set_position(done as u64);
-    let text = format!("{done}/{trials} trials · {what} · {name}");
+    let text = format!("{done}/{trials} trials · {activity} · {name}");
     bar.set_message(printable::line(&text).into_owned());
 }
 
@@ -47,7 +47,7 @@ mod tests {
     fn a_bar_has_the_step_with_its_trials_and_is_removed() {
         let bar = ProgressBar::hidden();
         let progress = ReadingProgress { bar: Some(bar.clone()) };
-        show(&bar, "results/\u{1b}sweep", Step { what: "measuring", done: 45, trials: 90 });
+        show(&bar, "results/\u{1b}sweep", Step { activity: "measuring", done: 45, trials: 90 });
         assert_eq!((bar.position(), bar.length()), (45, Some(90)));
         let shown = bar.message();
         assert!(shown.starts_with("45/90 trials · measuring · results/"), "{shown}");

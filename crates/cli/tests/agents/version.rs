@@ -95,8 +95,8 @@ fn unreadable_events_degrade_the_trial() {
     let message = field(4242, b"a kind of row of a later version");
     let row = wire::Interval { flow_id: "l4s/0".into(), ..wire::Interval::default() };
     let row = wire::RunEvent { payload: Some(Payload::Interval(row)) }.encode_to_vec();
-    let what = 99;
-    let timing = wire::LinkTiming { link: "l4s".into(), what, ..wire::LinkTiming::default() };
+    let kind = 99;
+    let timing = wire::LinkTiming { link: "l4s".into(), kind, ..wire::LinkTiming::default() };
     let timing = wire::RunEvent { payload: Some(Payload::LinkTiming(timing)) }.encode_to_vec();
     let (status, reasons, _) =
         run(vec![in_stream(&newer), in_stream(&older), message, row, timing]);

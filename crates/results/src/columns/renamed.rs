@@ -3,11 +3,12 @@
 use polars::prelude::*;
 
 /// Tables, former names and current names. `python/ccbench/_renamed.py` and docs/results.md have the same list.
-const RENAMED: [(&str, &str, &str); 6] = [
+const RENAMED: [(&str, &str, &str); 7] = [
     ("expectations", "least", "lower_bound"),
     ("expectations", "most", "upper_bound"),
     ("expectations", "why", "reason"),
     ("link_changes", "asked_t_ns", "requested_t_ns"),
+    ("link_timing", "what", "kind"),
     ("scorecard", "most", "upper_bound"),
     ("scorecard", "why", "reason"),
 ];
@@ -51,7 +52,11 @@ impl RenamedColumns {
 mod tests {
     use std::path::Path;
 
+    use ccbench_proto::event::{InitialCc, Kind};
+    use ccbench_proto::wire::Event;
+
     use super::*;
+    use crate::reason::ReasonCode;
 
     fn text(path: &str) -> String {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -75,6 +80,33 @@ mod tests {
         let in_python: usize = in_python.map(|names| names.as_object().unwrap().len()).sum();
         let in_manual = manual.lines().filter(|line| line.starts_with("| ")).count() - 1;
         assert_eq!((in_python, in_manual), (RENAMED.len(), RENAMED.len()));
+    }
+
+    #[test]
+    fn former_values_have_current_ones_in_python_reader_and_manual() {
+        let python = text("python/ccbench/_renamed.py");
+        let python = python.split_once("RENAMED_VALUES = ").unwrap().1;
+        let python = python.split("\n\n").next().unwrap().replace(",\n}", "\n}");
+        let python: serde_json::Value = serde_json::from_str(&python).unwrap();
+        let event = Event { kind: Some(Kind::InitialCc(InitialCc::default())), ..Event::default() };
+        let code = ReasonCode::from("cc_not_in_force");
+        let values = [
+            ("events", "kind", "cc_in_force", event.name()),
+            ("trials", "reasons", "cc_not_in_force", code.as_str()),
+        ];
+        let manual = text("docs/results.md");
+        let manual = manual.split_once("\n### Renamed values\n").unwrap().1;
+        let manual = manual.split("\n#").next().unwrap();
+        for (table, column, former, current) in values {
+            assert_eq!(python[table][column][former], current, "{table}");
+            let row = format!("| {table} | {column} | {former} | {current} |\n");
+            assert!(manual.contains(&row), "{row}");
+        }
+        let tables = python.as_object().unwrap().values();
+        let columns = tables.flat_map(|columns| columns.as_object().unwrap().values());
+        let in_python: usize = columns.map(|names| names.as_object().unwrap().len()).sum();
+        let in_manual = manual.lines().filter(|line| line.starts_with("| ")).count() - 1;
+        assert_eq!((in_python, in_manual), (values.len(), values.len()));
     }
 
     #[test]

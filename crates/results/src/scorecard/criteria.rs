@@ -40,7 +40,7 @@ pub struct Criterion {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Measure {
     /// The measure in words.
-    pub what: &'static str,
+    pub quantity: &'static str,
     /// Level of the plan's factor `scenario`.
     pub scenario: &'static str,
     /// Kind of subject.
@@ -102,13 +102,13 @@ macro_rules! optional {
     };
 }
 
-/// Defines the list of criteria: section, title, question; a line for each measure (what: scenario, subject, metric, statistic, which
+/// Defines the list of criteria: section, title, question; a line for each measure (quantity: scenario, subject, metric, statistic, which
 /// number is better, and optionally a bound with its source); and optionally why nothing, or nothing else, is measured.
 macro_rules! criteria {
     ($({
         $section:literal $title:literal
         $question:literal
-        $($what:literal: $scenario:literal, $subject:ident, $metric:literal $stat:literal, $better:ident
+        $($quantity:literal: $scenario:literal, $subject:ident, $metric:literal $stat:literal, $better:ident
             $(, at most $upper:literal by $source:literal)?;)*
         $(not measured: $why:literal;)?
     })*) => {
@@ -118,7 +118,7 @@ macro_rules! criteria {
             title: $title,
             question: $question,
             measures: &[$(Measure {
-                what: $what,
+                quantity: $quantity,
                 scenario: $scenario,
                 scope: $subject.0,
                 subject: $subject.1,

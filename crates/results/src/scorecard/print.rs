@@ -39,7 +39,7 @@ impl Scorecard {
                 let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
                 table.add_row(vec![
                     Cell::new(""),
-                    Cell::new(format!("  {}{}", measure.what, in_brackets(&row.bound_text()))),
+                    Cell::new(format!("  {}{}", measure.quantity, in_brackets(&row.bound_text()))),
                     right(row.tested_text()),
                     right(row.baseline_text()),
                     right(row.ratio_text()),
@@ -148,7 +148,7 @@ impl Scorecard {
         );
         for row in self.shown() {
             let criterion = row.criterion;
-            let quantity = row.measure.map_or("not measured", |measure| measure.what);
+            let quantity = row.measure.map_or("not measured", |measure| measure.quantity);
             let reasons = in_brackets(&row.reasons.join("; "));
             let cells = [
                 row.tested_text(),
@@ -195,7 +195,7 @@ impl Scorecard {
         DataFrame::new_infer_height(vec![
             text("section", rows, |row| row.criterion.section.to_owned()),
             text("criterion", rows, |row| row.criterion.title.to_owned()),
-            of_measure("quantity", |measure| measure.what.to_owned()),
+            of_measure("quantity", |measure| measure.quantity.to_owned()),
             of_measure("scenario", |measure| measure.scenario.to_owned()),
             of_measure("number", super::Measure::number),
             of_measure("unit", |measure| measure.unit().to_owned()),
@@ -306,7 +306,7 @@ impl ScorecardRow {
         let trials = |point: Option<u32>| point.map(|id| format!("{LINKED_TABLE}/point={id}"));
         serde_json::json!({
             "event": "scorecard", "cc": cc, "section": self.criterion.section, "criterion": self.criterion.title,
-            "question": self.criterion.question, "quantity": measure.map(|it| it.what),
+            "question": self.criterion.question, "quantity": measure.map(|it| it.quantity),
             "scenario": measure.map(|it| it.scenario), "number": measure.map(super::Measure::number),
             "unit": measure.map(super::Measure::unit), "value": estimate(self.tested),
             "baseline": estimate(self.baseline), "ratio": self.ratio.map(|ratio| ratio.value),

@@ -547,7 +547,7 @@ impl RowCollector<'_> {
 
     /// Adds the scheduling error of packets and trace steps over the whole trial.
     fn timing(&mut self, trial: Trial, row: &query::TimingRow) {
-        let metric = match row.what {
+        let metric = match row.kind {
             Some(TimingKind::Packets) => "packet_scheduling_error",
             Some(TimingKind::Steps) => "step_scheduling_error",
             // The log has no scheduling error. The verdict reports kinds that this build does not know.

@@ -135,7 +135,7 @@ impl Packets {
         const COLUMNS: [&str; 7] = ["link", "node", "phase", "fate", "t_s", "flow", "sent_ns"];
         let mut found = Self::default();
         for row in query::timing(run, end)? {
-            if row.what == Some(TimingKind::Log) {
+            if row.kind == Some(TimingKind::Log) {
                 let log = found.log(&row.link);
                 found.logs[log].reported = Some((row.count, row.missed));
             }

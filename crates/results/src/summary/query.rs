@@ -166,7 +166,7 @@ pub(crate) fn values(
 pub(super) struct TimingRow {
     pub(super) link: String,
     /// What the error is of; `None` for a kind of a later version.
-    pub(super) what: Option<TimingKind>,
+    pub(super) kind: Option<TimingKind>,
     pub(super) count: u64,
     /// Number of steps that were skipped, or of packets without space in the log.
     pub(super) missed: u64,
@@ -178,20 +178,20 @@ pub(super) struct TimingRow {
 pub(super) fn timing(run: &RunDir, end: &TrialEnd) -> Result<Vec<TimingRow>> {
     const US: [&str; 4] = ["p50_us", "p90_us", "p99_us", "max_us"];
     let mut found = Vec::new();
-    let columns = [&["link", "what", "count", "missed"][..], &US].concat();
+    let columns = [&["link", "kind", "count", "missed"][..], &US].concat();
     each_slice(run, "link_timing", end, &columns, |slice| {
-        let [link, what] = ["link", "what"].map(|name| slice.texts(name));
+        let [link, kind] = ["link", "kind"].map(|name| slice.texts(name));
         let [count, missed] = ["count", "missed"].map(|name| slice.numbers(name));
         let us = US.map(|name| slice.numbers(name));
         found.extend((0..slice.len()).map(|row| TimingRow {
             link: link.get(row).unwrap_or_default().to_owned(),
-            what: what.get(row).and_then(TimingKind::from_text),
+            kind: kind.get(row).and_then(TimingKind::from_text),
             count: count.get(row).unwrap_or(0.0) as u64,
             missed: missed.get(row).unwrap_or(0.0) as u64,
             us: us.each_ref().map(|us| us.get(row).unwrap_or(0.0)),
         }));
     })?;
-    let key = |row: &TimingRow| (row.link.clone(), row.what.map(TimingKind::as_text));
+    let key = |row: &TimingRow| (row.link.clone(), row.kind.map(TimingKind::as_text));
     found.sort_by_cached_key(key);
     Ok(found)
 }

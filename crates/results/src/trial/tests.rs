@@ -420,15 +420,15 @@ fn loaded_cc_parameters_are_recorded_also_after_resume() {
     let record = || -> serde_json::Value {
         serde_json::from_slice(&std::fs::read(path.join("run.json")).unwrap()).unwrap()
     };
-    let in_force = |record: &serde_json::Value| record["trials"][0]["congestion_controls"].clone();
-    let first = in_force(&record());
+    let in_use = |record: &serde_json::Value| record["trials"][0]["congestion_controls"].clone();
+    let first = in_use(&record());
     assert_eq!((&first[0]["node"], &first[0]["name"]), (&"src".into(), &"scheme".into()));
     assert_eq!((&first[0]["via"], &first[0]["params"]["betao"]), (&"bpf".into(), &"3000".into()));
     assert_eq!(first[0]["reason"], "this kernel takes BPF congestion controls");
     let run = RunDir::resume(&path, &info()).unwrap();
     filled(&run, 2).commit(&good()).unwrap();
     run.finish(RunStatus::Complete).unwrap();
-    assert_eq!(in_force(&record()), first);
+    assert_eq!(in_use(&record()), first);
     assert!(record()["trials"][1].get("congestion_controls").is_none(), "the trial has none");
 }
 

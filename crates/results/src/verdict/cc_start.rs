@@ -1,28 +1,28 @@
 //! Checks that no other congestion control set up a sender's socket first: pacing that BBR enables stays on after the switch to another
 //! algorithm.
 
-use ccbench_proto::event::{CcInForce, CcMethod, CcSockets};
+use ccbench_proto::event::{CcMethod, CcSockets, InitialCc};
 
 use super::findings::Findings;
 use crate::model::Status;
 use crate::reason::ReasonCode;
 
 /// Checks with which congestion control the sockets at one end of a flow group started.
-pub(crate) fn judge(node: &str, group: &str, start: &CcInForce, findings: &mut Findings) {
+pub(crate) fn judge(node: &str, group: &str, start: &InitialCc, findings: &mut Findings) {
     let Some(pacing_cc) = &start.paced_by else { return };
     let no_hook = start.no_hook.as_ref().map_or(String::new(), |reason| format!(" ({reason})"));
     let message = format!(
         "flows.{group}: {} was set {} on {node}{no_hook}: its sockets started with {pacing_cc}, which leaves pacing on; set \
          net.ipv4.tcp_congestion_control on {node} to an algorithm without pacing (cubic, reno)",
         start.cc,
-        method(start.how()),
+        method_text(start.method()),
     );
     findings.add(Status::Degraded, ReasonCode::CcLate, format!("flows.{group}"), message);
 }
 
 /// Returns when or by what the congestion control was set.
-fn method(how: CcMethod) -> &'static str {
-    match how {
+fn method_text(method: CcMethod) -> &'static str {
+    match method {
         CcMethod::BeforeConnect => "before connect",
         CcMethod::NamespaceDefault => "by the namespace's default",
         CcMethod::AfterConnect => "after connect",
@@ -53,7 +53,7 @@ mod tests {
         reasons.iter().map(|reason| format!("{} {}", reason.code, reason.message)).collect()
     }
 
-    fn started(start: &CcInForce) -> Vec<String> {
+    fn started(start: &InitialCc) -> Vec<String> {
         let mut findings = Findings::default();
         judge("src", "delay", start, &mut findings);
         reasons(findings)
@@ -61,20 +61,20 @@ mod tests {
 
     #[test]
     fn degrades_if_another_cc_left_pacing_on() {
-        let late = CcInForce {
+        let late = InitialCc {
             cc: "vegas".into(),
-            how: CcMethod::AfterConnect.into(),
+            method: CcMethod::AfterConnect.into(),
             paced_by: Some("bbr".into()),
             no_hook: Some("no BPF".into()),
-            ..CcInForce::default()
+            ..InitialCc::default()
         };
         let reasons = started(&late);
         let [reason] = &reasons[..] else { panic!("one reason: {reasons:?}") };
         assert!(
             reason.starts_with("cc_late flows.delay: vegas was set after connect on src (no BPF)")
         );
-        let how = CcMethod::BeforeConnect.into();
-        let fine = CcInForce { paced_by: None, no_hook: None, how, ..late };
+        let method = CcMethod::BeforeConnect.into();
+        let fine = InitialCc { paced_by: None, no_hook: None, method, ..late };
         assert_eq!(started(&fine), Vec::<String>::new());
     }
 

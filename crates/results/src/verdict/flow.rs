@@ -354,7 +354,7 @@ impl FlowState {
             task.plan.cc.as_ref().filter(|cc| !self.cc.is_empty() && **cc != self.cc)
         {
             let why = format!("the kernel used `{}`, but the plan requires `{wanted}`", self.cc);
-            problems.add(Status::Failed, ReasonCode::CcNotInForce, why);
+            problems.add(Status::Failed, ReasonCode::WrongCc, why);
         }
         self.judge_delivery(task, stop_s, problems);
         self.judge_end(stop_s, every, problems);

@@ -51,7 +51,7 @@ impl Timing {
     }
 
     pub(crate) fn row(&mut self, node: &str, row: &LinkTiming) {
-        match row.what() {
+        match row.kind() {
             TimingKind::Packets => {
                 let key = (node.to_owned(), row.link.clone());
                 let packets = self.packets.entry(key).or_default();

@@ -47,7 +47,7 @@ fn invalid_field(payload: &Payload) -> Option<&'static str> {
         ]),
         Payload::Interval(row) => first_invalid(&[side(row.side)]),
         Payload::Probe(row) => first_invalid(&[("kind", ProbeKind::is_known(row.kind))]),
-        Payload::LinkTiming(row) => first_invalid(&[("what", TimingKind::is_known(row.what))]),
+        Payload::LinkTiming(row) => first_invalid(&[("kind", TimingKind::is_known(row.kind))]),
         Payload::LinkPacket(row) => first_invalid(&[("fate", PacketFate::is_known(row.fate))]),
         // These rows have no enums; `Event::read` checks those of events.
         Payload::QdiscSample(_)

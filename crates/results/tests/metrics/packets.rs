@@ -80,7 +80,7 @@ fn logged(root: &Path, missed: u64, flow_hash: FlowHash) -> RunSummary {
         let timing = wire::LinkTiming {
             at_ns: at_ns(0, 12.0),
             link: "bottleneck".into(),
-            what: TimingKind::Log.into(),
+            kind: TimingKind::Log.into(),
             count: packets.len() as u64,
             missed,
             ..Default::default()
@@ -123,7 +123,7 @@ fn scheduling_errors_of_the_simulator_are_printed_if_there_are_any() {
             let timing = wire::LinkTiming {
                 at_ns: at_ns(0, 12.0),
                 link: "bottleneck".into(),
-                what: TimingKind::Packets.into(),
+                kind: TimingKind::Packets.into(),
                 count: 9,
                 max_us,
                 ..Default::default()

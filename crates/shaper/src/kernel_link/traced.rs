@@ -150,7 +150,7 @@ fn steps_timing(mut late_ns: Vec<u64>, lost: u64, missed: u64) -> Option<wire::L
     let us =
         |percent: usize| late_ns.get(last * percent / 100).map_or(0.0, |&ns| ns as f64 / 1000.0);
     Some(wire::LinkTiming {
-        what: wire::TimingKind::Steps.into(),
+        kind: wire::TimingKind::Steps.into(),
         count,
         late: late_ns.iter().filter(|&&ns| ns > LATE_NS).count() as u64,
         missed,

@@ -243,7 +243,7 @@ fn overhead(config: &LinkConfig) -> Result<u16, BadQueue> {
         // Without a rate, overhead does not matter.
         (None, None) => Ok(0),
         (None, Some(_)) => Err(BadQueue {
-            what: format!(
+            problem: format!(
                 "overhead = \"{asked}B\", because its qdiscs count the Ethernet header (14 B)"
             ),
             hint: "write `backend = \"userspace\"` for this link, or an overhead of 14B or more"
@@ -254,9 +254,9 @@ fn overhead(config: &LinkConfig) -> Result<u16, BadQueue> {
 
 /// Rejects configurations that qdiscs do not implement.
 fn check_supported(config: &LinkConfig) -> Result<(), BadQueue> {
-    let bad = |what: &str| {
+    let bad = |problem: &str| {
         let hint = "write `backend = \"userspace\"` for this link".to_owned();
-        Err(BadQueue { what: what.to_owned(), hint })
+        Err(BadQueue { problem: problem.to_owned(), hint })
     };
     if config.plan.packet_log.is_some() {
         return bad("a packet log");
@@ -273,12 +273,12 @@ fn check_supported(config: &LinkConfig) -> Result<(), BadQueue> {
     let unsupported =
         config.plan.unsupported_by_qdiscs(Some(&config.queue), !config.classes.is_empty());
     if let Some(feature) = unsupported.first() {
-        return bad(feature.what);
+        return bad(feature.description);
     }
     let class_queues = config.classes.iter().map(|class| &class.queue);
     let mut queues = std::iter::once(&config.queue).chain(class_queues);
     if let Some(feature) = queues.find_map(Queue::unsupported_by_qdisc) {
-        return bad(feature.what);
+        return bad(feature.description);
     }
     if config.plan.slot.is_some() && config.plan.backend != Backend::Kernel {
         return bad("slots at regular times (write `backend = \"kernel\"` for netem's slots)");

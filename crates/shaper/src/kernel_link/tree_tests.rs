@@ -127,7 +127,7 @@ fn every_class_has_priority_and_overhead() {
     assert_eq!(found.iter().map(|c| c.priority).collect::<Vec<_>>(), [0, 0, 0, 5]);
     assert!(found.iter().all(|c| c.overhead_bytes == 24));
     config.plan.overhead = Some(Bytes::new(0));
-    assert!(plan(&config, 3, 1518).unwrap_err().what.contains("overhead = \"0B\""));
+    assert!(plan(&config, 3, 1518).unwrap_err().problem.contains("overhead = \"0B\""));
     let unshaped = Link { overhead: Some(Bytes::new(0)), ..Link::default() };
     assert!(plan(&with(unshaped), 3, 1518).is_ok());
 }
@@ -169,10 +169,10 @@ fn key_without_a_qdisc_needs_userspace() {
     assert_eq!(unknown(&["rate", "jitter", "gso"]), None);
     assert_eq!(unknown(&["delay", "later", "rate"]).as_deref(), Some("later"));
     let filtered = with(Link { rate: Some(mbit(10)), ack_filter: true, ..Link::default() });
-    assert!(plan(&filtered, 3, 1518).unwrap_err().what.contains("`ack_filter`"));
+    assert!(plan(&filtered, 3, 1518).unwrap_err().problem.contains("`ack_filter`"));
     let rewritten =
         Link { rate: Some(mbit(10)), ecn_rewrite: Some(EcnRewrite::default()), ..Link::default() };
-    assert!(plan(&with(rewritten), 3, 1518).unwrap_err().what.contains("`ecn_rewrite`"));
+    assert!(plan(&with(rewritten), 3, 1518).unwrap_err().problem.contains("`ecn_rewrite`"));
     let allowed = Link { rate: Some(mbit(10)), allow_control_interface: true, ..Link::default() };
     assert!(plan(&with(allowed), 3, 1518).is_ok(), "it changes no packet");
 }
@@ -196,10 +196,10 @@ fn red_that_the_kernel_refuses_needs_userspace() {
     };
     let own = |queue| LinkConfig { queue, ..link(Some(mbit(100))) };
     assert!(plan(&own(red(2_000_000)), 3, 1518).is_ok());
-    assert!(plan(&own(red(3_000_000)), 3, 1518).unwrap_err().what.contains("`red`"));
+    assert!(plan(&own(red(3_000_000)), 3, 1518).unwrap_err().problem.contains("`red`"));
     let mut config = with_classes();
     config.classes[1].queue = red(3_000_000);
-    assert!(plan(&config, 3, 1518).unwrap_err().what.contains("`red`"));
+    assert!(plan(&config, 3, 1518).unwrap_err().problem.contains("`red`"));
 }
 
 #[test]
@@ -222,9 +222,9 @@ fn policer_is_a_filter_in_front_of_the_class() {
     assert_eq!((last.op.as_str(), last.kind), ("add filter police to class 1:1", "police"));
     assert_eq!(kinds(&with(policed.clone())), ["htb", "netem", "bfifo"]);
     let by_tbf = Link { shaper: Shaper::Tbf, ..policed.clone() };
-    assert!(plan(&with(by_tbf), 3, 1518).unwrap_err().what.contains("`policer`"));
+    assert!(plan(&with(by_tbf), 3, 1518).unwrap_err().problem.contains("`policer`"));
     let divided = LinkConfig { plan: policed, ..with_classes() };
-    assert!(plan(&divided, 3, 1518).unwrap_err().what.contains("classes"));
+    assert!(plan(&divided, 3, 1518).unwrap_err().problem.contains("classes"));
 }
 
 #[test]
@@ -241,10 +241,10 @@ fn netem_with_slots_is_the_queue() {
     let tree = plan(&config, 3, 1518).unwrap();
     assert_eq!((tree.netems[0].netem.limit_pkts, tree.queue), (40, None));
     let bytes = LinkConfig { queue: bfifo(60_000), ..config.clone() };
-    assert!(plan(&bytes, 3, 1518).unwrap_err().what.contains("`pfifo`"));
+    assert!(plan(&bytes, 3, 1518).unwrap_err().problem.contains("`pfifo`"));
     // Only on request, because the slots of a userspace link are at regular times.
     let auto = LinkConfig { plan: Link { backend: Backend::Auto, ..link }, ..config };
-    assert!(plan(&auto, 3, 1518).unwrap_err().what.contains("regular times"));
+    assert!(plan(&auto, 3, 1518).unwrap_err().problem.contains("regular times"));
 }
 
 #[test]
@@ -256,9 +256,9 @@ fn bounded_reordering_and_path_switches_are_netems() {
     assert_eq!(placed.iter().map(|p| (p.handle, p.parent)).collect::<Vec<_>>(), [(0x1_0000, ROOT)]);
     let jitter = Some(Jitter::default());
     let late = Link { jitter, ..link.clone() };
-    assert!(plan(&with(late), 3, 1518).unwrap_err().what.contains("`late`"));
+    assert!(plan(&with(late), 3, 1518).unwrap_err().problem.contains("`late`"));
     let switched = Link { jitter, reorder: None, ..link };
-    assert!(plan(&with(switched), 3, 1518).unwrap_err().what.contains("`path_switch`"));
+    assert!(plan(&with(switched), 3, 1518).unwrap_err().problem.contains("`path_switch`"));
 }
 
 #[test]

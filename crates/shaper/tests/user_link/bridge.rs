@@ -89,7 +89,7 @@ fn packet_log_records_packets_up_to_its_size_limit() {
     assert!(packets.iter().all(|packet| packet.flow == packets[0].flow && packet.flow != 0));
     let mut timing = Vec::new();
     link.timing(&mut timing);
-    let of = |what| timing.iter().find(|row| row.what() == what).unwrap();
+    let of = |kind| timing.iter().find(|row| row.kind() == kind).unwrap();
     let log = of(TimingKind::Log);
     assert_eq!((log.count, log.missed), (LOGGED, 12 - LOGGED));
     let released = of(TimingKind::Packets);

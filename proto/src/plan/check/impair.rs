@@ -93,7 +93,7 @@ fn kernel_backend(name: &str, link: &Link, problems: &mut Problems) {
     for feature in link.unsupported_by_qdiscs(link.queue.as_ref(), !link.classes.is_empty()) {
         let why = format!(
             "the kernel's qdiscs cannot do {}; leave out `backend` or this key",
-            feature.what
+            feature.description
         );
         problems.error_from(&[&["links", name][..], feature.key].concat(), &reads, why);
     }

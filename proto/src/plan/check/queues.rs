@@ -144,7 +144,7 @@ pub(super) fn check_qdisc(path: &[&str], backend: Backend, queue: &Queue, proble
     let Some(feature) = unsupported else { return };
     let why = format!(
         "the kernel's qdiscs cannot do {}; leave out the link's `backend`, or change this key",
-        feature.what
+        feature.description
     );
     problems.error_from(&[path, feature.key].concat(), &[path], why);
 }

@@ -124,8 +124,8 @@ fn counters(trial: &Trial, name: &str, rows: &LinkRows<'_>) {
 
 /// Checks that every packet that left or was dropped has a row.
 fn log(trial: &Trial, name: &str, rows: &LinkRows<'_>) {
-    let timing = |what: TimingKind| {
-        let row = rows.timing.iter().find(|row| row.what() == what);
+    let timing = |kind: TimingKind| {
+        let row = rows.timing.iter().find(|row| row.kind() == kind);
         row.map_or((0, 0), |row| (row.count, row.missed))
     };
     assert_eq!(timing(TimingKind::Log), (rows.packets.len() as u64, 0), "link {name}: log");

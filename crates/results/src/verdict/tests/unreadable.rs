@@ -26,10 +26,10 @@ fn unreadable_event_degrades() {
 
 #[test]
 fn row_with_an_unknown_kind_degrades() {
-    for what in [0, 99] {
-        let timing = Some(LinkTiming { link: "bottleneck".into(), what, ..LinkTiming::default() });
+    for kind in [0, 99] {
+        let timing = Some(LinkTiming { link: "bottleneck".into(), kind, ..LinkTiming::default() });
         let scenario = Scenario { timing, ..Scenario::default() };
         let message = only(&scenario, Status::Degraded, "event_unreadable");
-        assert!(message.contains("a row without a valid `what`"), "{message}");
+        assert!(message.contains("a row without a valid `kind`"), "{message}");
     }
 }
