@@ -1,6 +1,8 @@
 //! How a node gets its first certificate: `ccbench pki token` makes a token, `ccbench pki serve` issues the certificate, and
 //! `ccbench-agent join` asks for it. The node connects with TLS 1.3 to [`SERVER_NAME`], whose certificate must come from the
 //! token's authority. It sends a line with a [`JoinRequest`] and receives a line with a [`JoinReply`], both in JSON.
+//!
+//! `ccbench-agent renew` connects in the same way, but shows the node's certificate in the handshake, and sends a [`RenewRequest`].
 
 use std::fmt;
 use std::str::FromStr;
@@ -93,6 +95,24 @@ pub struct JoinRequest {
     pub csr: String,
 }
 
+/// A request to renew the certificate with which the node has authenticated itself (mutual TLS).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RenewRequest {
+    /// A certificate signing request (PEM) for the key of that certificate. Names are those of the certificate.
+    pub csr: String,
+}
+
+/// What a node may send. A [`JoinRequest`] has a secret, a [`RenewRequest`] has none.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum NodeRequest {
+    /// For the first certificate.
+    Join(JoinRequest),
+    /// For a later one.
+    Renew(RenewRequest),
+}
+
 /// The answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -141,6 +161,13 @@ mod tests {
         assert!(serde_json::from_str::<JoinRequest>(request).is_ok());
         let scoped = r#"{"secret":"a","csr":"b","names":["other"]}"#;
         assert!(serde_json::from_str::<JoinRequest>(scoped).is_err());
+        let read = |text: &str| serde_json::from_str::<NodeRequest>(text).ok();
+        assert!(matches!(read(request), Some(NodeRequest::Join(_))));
+        let renewal = read(r#"{"csr":"b"}"#);
+        assert!(matches!(renewal, Some(NodeRequest::Renew(RenewRequest { csr })) if csr == "b"));
+        for other in [scoped, r#"{"csr":"b","names":["other"]}"#, r#"{"secret":"a"}"#, "{}"] {
+            assert!(read(other).is_none(), "{other}");
+        }
     }
 
     proptest! {

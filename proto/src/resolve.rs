@@ -13,11 +13,13 @@ use crate::trace::Replay;
 use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Packets, Ppm, Rate};
 
 mod matches;
+mod own_traffic;
 mod relative_limits;
 mod unscheduled;
 
 pub use matches::PacketMatch;
 pub(crate) use matches::{FlowAddress, packet_matches};
+pub use own_traffic::OwnTraffic;
 pub use relative_limits::relative_limits;
 pub(crate) use unscheduled::remove_unscheduled;
 
@@ -40,6 +42,8 @@ pub struct LinkConfig {
     /// The queues that the plan's changes give it, with their limits as in `queue`: first those at given times, in order, then
     /// those that states trigger. If states trigger any, the initial queue is last.
     pub changed_queues: Vec<Queue>,
+    /// The packets of the trial; `None` if they are not known, so that no packet counts as foreign.
+    pub own_traffic: Option<OwnTraffic>,
 }
 
 impl LinkConfig {
@@ -53,6 +57,7 @@ impl LinkConfig {
             trace: None,
             seed: 0,
             changed_queues: Vec::new(),
+            own_traffic: None,
         }
     }
 }

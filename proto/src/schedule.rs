@@ -20,6 +20,7 @@ mod blocks;
 mod captures;
 mod changes;
 mod link_flows;
+mod own_traffic;
 mod probes;
 pub(crate) mod random;
 mod shards;
@@ -265,10 +266,11 @@ pub fn task_for(plan: &CheckedPlan, node: &str, context: &TrialContext) -> NodeT
             .filter(|(_, link)| link.node == node)
             .map(|(name, link)| {
                 let context = (context.seed, &context.traces);
-                LinkTask {
-                    flows: link_flows::link_flows(plan, &topology, link, &flows),
-                    ..link_task(plan, name, link, &address, &flows, context)
-                }
+                let mut task = link_task(plan, name, link, &address, &flows, context);
+                task.flows = link_flows::link_flows(plan, &topology, link, &flows);
+                task.config.own_traffic =
+                    own_traffic::own_traffic(plan, &flows, &all_probes, &address);
+                task
             })
             .collect(),
         cc: flows
@@ -364,6 +366,7 @@ fn link_task(
             trace: link.trace.as_ref().and_then(|used| replay(used, traces)),
             seed: derive_u64(seed, &format!("link {name}"), &[]),
             changed_queues,
+            own_traffic: None,
         },
         egress: match (&link.dev, &link.toward) {
             (Some(dev), _) => Egress::Dev(dev.clone()),

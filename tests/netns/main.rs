@@ -4,6 +4,7 @@
 
 mod agents;
 mod congestion;
+mod disturbed;
 mod experiment;
 mod figures;
 mod killed;

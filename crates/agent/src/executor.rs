@@ -50,6 +50,7 @@ mod run;
 mod samples;
 mod scopes;
 mod sending;
+mod settings;
 mod start;
 mod timed_link;
 mod traffic;
@@ -531,8 +532,13 @@ impl Executor {
     async fn ended(&mut self, broken: bool) {
         let Some(running) = self.running.take() else { return };
         let (sampler, captures, acks) = (running.sampler, running.captures, running.acks);
-        let stop = move || (sampler.stop(), captures.stop(), acks.map(AckThread::stop));
-        let (finished, captured, acks) = blocking::run(stop).await;
+        let settings = std::mem::take(&mut self.trial.settings);
+        let interfaces = Arc::clone(&self.deps.interfaces);
+        let stop = move || {
+            let stopped = (sampler.stop(), captures.stop(), acks.map(AckThread::stop));
+            (stopped, settings.changes(&*interfaces))
+        };
+        let ((finished, captured, acks), mut events) = blocking::run(stop).await;
         self.keep_links(finished.links);
         for row in finished.rows {
             running.out.send(row).await;
@@ -540,18 +546,18 @@ impl Executor {
         if let Some(left) = acks {
             left.send(&running.out).await;
         }
-        let mut events = Vec::new();
         let error = |what: &str, message: &str| event(Kind::AgentError(NoData {}), what, message);
+        if finished.broken {
+            // The removal of the links changed settings.
+            events = vec![error(
+                "samples",
+                "the thread panicked (a bug in ccbench): sampling stopped, links were removed",
+            )];
+        }
         if broken {
             events.push(error(
                 "timeline",
                 "panicked (a bug in ccbench): flows, probes and phases were abandoned",
-            ));
-        }
-        if finished.broken {
-            events.push(error(
-                "samples",
-                "the thread panicked (a bug in ccbench): sampling stopped, links were removed",
             ));
         }
         events.extend(self.trial.ended_answers());

@@ -10,6 +10,7 @@ use ccbench_proto::resolve::{Egress, LinkConfig};
 use ccbench_shaper::keep_awake::KeepAwake;
 use ccbench_shaper::offload::{self, Features, Offloads};
 use ccbench_shaper::saved::{self, SavedRoot};
+use ccbench_shaper::settings::{self, DeviceSettings};
 use ccbench_shaper::{Link, ShaperError, netlink, route, stack, user_link};
 use nix::ifaddrs::{InterfaceAddressIterator, getifaddrs};
 use serde::de::DeserializeOwned;
@@ -74,6 +75,11 @@ pub trait Interfaces: Send + Sync {
     /// # Errors
     /// The kernel refused.
     fn restore_root(&self, dev: &str, before: &Value) -> Result<(), ShaperError>;
+    /// Returns the settings of an interface on which measurements depend; `None` if it is gone.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    fn settings(&self, dev: &str) -> Result<Option<DeviceSettings>, ShaperError>;
     /// Creates a link.
     ///
     /// # Errors
@@ -143,6 +149,9 @@ impl Interfaces for Machine {
         }
         user_link::cleanup(dev)?;
         saved::restore(dev, &saved.state)
+    }
+    fn settings(&self, dev: &str) -> Result<Option<DeviceSettings>, ShaperError> {
+        settings::read(dev)
     }
     fn open(&self, config: &LinkConfig, dev: &str) -> Result<Box<dyn Link>, ShaperError> {
         ccbench_shaper::open(config, dev)
@@ -262,6 +271,7 @@ pub(crate) mod fake {
     #[derive(Debug, Clone, Default)]
     pub(crate) struct FakeInterfaces {
         calls: Arc<Mutex<Vec<String>>>,
+        settings: Arc<Mutex<BTreeMap<String, DeviceSettings>>>,
         failing: Option<&'static str>,
         /// Whether the namespace is the machine's.
         is_host: bool,
@@ -273,6 +283,12 @@ pub(crate) mod fake {
         }
         pub(crate) fn of_the_host() -> Self {
             Self { is_host: true, ..Self::default() }
+        }
+        /// Changes a setting of an interface.
+        pub(crate) fn set(&self, dev: &str, setting: &str, value: &str) {
+            let mut all = self.settings.lock().expect("no test panics while it holds this");
+            let values = &mut all.entry(dev.to_owned()).or_default().values;
+            values.insert(setting.to_owned(), value.to_owned());
         }
         pub(crate) fn calls(&self) -> Vec<String> {
             self.calls.lock().expect("no test panics while it holds this").clone()
@@ -322,6 +338,10 @@ pub(crate) mod fake {
         }
         fn restore_root(&self, dev: &str, _: &Value) -> Result<(), ShaperError> {
             self.call(format!("restore_root {dev}"))
+        }
+        fn settings(&self, dev: &str) -> Result<Option<DeviceSettings>, ShaperError> {
+            let all = self.settings.lock().expect("no test panics while it holds this");
+            Ok(Some(all.get(dev).cloned().unwrap_or_default()))
         }
         fn open(&self, config: &LinkConfig, dev: &str) -> Result<Box<dyn Link>, ShaperError> {
             self.call(format!("open {} on {dev}", config.name))?;

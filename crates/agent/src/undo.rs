@@ -180,6 +180,14 @@ impl Undo {
         });
     }
 
+    /// Returns the names of the sysctls that will be restored, with those that the kernel changed along with others ([`sysctl::save`]).
+    pub fn sysctls(&self) -> impl Iterator<Item = &str> {
+        self.steps.iter().filter_map(|recorded| match &recorded.step {
+            Step::Sysctl(saved) => Some(saved.name.as_str()),
+            _ => None,
+        })
+    }
+
     /// Whether nothing is left to undo.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty() && self.unreadable.is_empty()

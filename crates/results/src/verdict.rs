@@ -1,7 +1,7 @@
 //! Judges a trial while its rows arrive. A few counters per flow, link and host suffice, without a second pass over the files.
 //!
-//! Each check is a module, which gives its limits and the reasons for them: [`host`], [`link`] with [`timing`], [`flow`], `cc_start`,
-//! `cc_state`, `clock`, [`ecn`], [`acks`], [`path`], [`probe`], [`gaps`] and `unreadable`. The worst problem decides the status.
+//! Each check is a module, which gives its limits and the reasons for them: [`host`], [`link`] with [`timing`], [`foreign`], [`flow`],
+//! `cc_start`, `cc_state`, `clock`, [`ecn`], [`acks`], [`path`], [`probe`], [`gaps`] and `unreadable`. The worst problem decides the status.
 
 use std::collections::BTreeMap;
 
@@ -17,6 +17,7 @@ use cc_state::CcStateCheck;
 use ecn::EcnCheck;
 use findings::{Findings, Span};
 use flow::FlowCheck;
+use foreign::ForeignCheck;
 use gaps::GapCheck;
 use host::HostCheck;
 use link::LinkCheck;
@@ -31,6 +32,7 @@ mod clock;
 pub mod ecn;
 mod findings;
 pub mod flow;
+pub mod foreign;
 pub mod gaps;
 pub mod host;
 pub mod link;
@@ -45,6 +47,7 @@ pub struct Judge {
     spans: BTreeMap<String, Span>,
     hosts: HostCheck,
     links: LinkCheck,
+    foreign: ForeignCheck,
     flows: FlowCheck,
     paths: PathCheck,
     probes: ProbeCheck,
@@ -72,6 +75,7 @@ impl Judge {
             spans: clocks.iter().map(|(node, clock)| (node.clone(), span(clock))).collect(),
             hosts: HostCheck::new(nodes, clocks),
             links: LinkCheck::new(plan, &curves),
+            foreign: ForeignCheck::default(),
             flows: FlowCheck::new(plan),
             paths: PathCheck::new(plan),
             probes: ProbeCheck::new(plan),
@@ -110,6 +114,7 @@ impl Judge {
             Payload::Flow(row) => self.flows.flow(row),
             Payload::QdiscSample(row) => {
                 self.links.sample(node, span, row);
+                self.foreign.sample(node, span, row);
                 self.ecn.queue(node, span, row);
             }
             Payload::LinkChange(row) => self.links.change(row),
@@ -141,7 +146,7 @@ impl Judge {
             Kind::Link(link) => self.paths.link(link),
             Kind::Ecn(ecn) => self.ecn.event(node, group, ecn),
             Kind::Capture(capture) => self.capture(node, event, capture),
-            Kind::CcInForce(start) => cc_start::judge(node, group, start, &mut self.findings),
+            Kind::InitialCc(start) => cc_start::judge(node, group, start, &mut self.findings),
             Kind::CcSockets(sockets) => {
                 cc_start::judge_sockets(node, group, sockets, &mut self.findings);
             }
@@ -216,6 +221,7 @@ impl Judge {
         }
         self.flows.finish(done, &mut findings);
         self.links.finish(&self.spans, &mut findings);
+        self.foreign.finish(&mut findings);
         self.hosts.finish(&mut findings);
         self.paths.finish(&mut findings);
         self.probes.finish(&mut findings);

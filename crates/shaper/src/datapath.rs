@@ -18,6 +18,7 @@ use crate::clock::{monotonic_ns, real_minus_monotonic_ns};
 use crate::discipline::QueueParams;
 use crate::sys::{RxBatch, TxBatch};
 use classes::Matcher;
+use foreign::OwnPackets;
 use header::Ecn;
 use log::Fate;
 use model::Arrival;
@@ -33,7 +34,9 @@ use vnet::{TAG_BYTES, VNET_BYTES, put_tag};
 pub(crate) mod class_scheduler;
 pub(crate) mod classes;
 pub(crate) mod coalesce;
+pub(crate) mod counters;
 pub(crate) mod duty;
+pub(crate) mod foreign;
 pub(crate) mod header;
 pub(crate) mod histogram;
 pub(crate) mod impair;
@@ -53,8 +56,9 @@ pub(crate) mod token_bucket;
 pub(crate) mod transmit;
 pub(crate) mod vnet;
 
+pub(crate) use counters::Counters;
 pub(crate) use model::{LinkModel, LinkSpec};
-pub(crate) use shared::{Counters, Shared};
+pub(crate) use shared::Shared;
 pub(crate) use thread::Privileges;
 
 /// Packets received with one system call. Few if packets are large, because segmenting a full super-packet takes about 10 µs, during which
@@ -110,6 +114,10 @@ pub(crate) struct Datapath {
     /// Whether packet headers are parsed.
     classify: bool,
     matcher: Matcher,
+    /// The packets of the trial, if they are known.
+    own_packets: Option<OwnPackets>,
+    /// Whether `matcher` or `own_packets` reads header fields.
+    reads_fields: bool,
     arena: Arena,
     rx: RxBatch,
     tx: TxBatch,
@@ -178,6 +186,7 @@ impl Datapath {
         let slot_bytes = slot_bytes(sockets.mtu_bytes);
         let slots = slots_for(spec, slot_bytes);
         let frame_bytes = sockets.mtu_bytes + ETHERNET_BYTES;
+        let matcher = Matcher::new(&spec.classes);
         Self {
             sockets,
             wake,
@@ -185,7 +194,9 @@ impl Datapath {
             model: LinkModel::new(spec, slots as usize, frame_bytes),
             classify: spec.classifies() || shared.log.is_some(),
             shared,
-            matcher: Matcher::new(&spec.classes),
+            reads_fields: matcher.has_rules() || spec.own_traffic.is_some(),
+            matcher,
+            own_packets: spec.own_traffic.as_ref().map(OwnPackets::new),
             arena: Arena::new(slots, slot_bytes),
             rx: RxBatch::new(RX_SMALL, TAG_BYTES, RX_PACKET_BYTES),
             tx: TxBatch::new(MAX_WRITES, MAX_WRITES * (1 + coalesce::MAX_SEGMENTS)),
@@ -308,11 +319,15 @@ impl Datapath {
             if self.sockets.own_address.is_some_and(|own| frame.get(6..12) == Some(&own[..])) {
                 continue;
             }
+            let fields = if self.reads_fields { header::fields(frame) } else { None };
+            if let Some(own) = &self.own_packets {
+                own.count(fields.as_ref(), frame.len() as u64, &mut self.counters);
+            }
             let packet = if self.classify {
                 Packet {
                     at_ns: arrived_ns,
                     flow: header::flow(frame),
-                    class: self.matcher.class_of(frame),
+                    class: self.matcher.class_of_fields(fields.as_ref()),
                     ecn: header::ecn(frame),
                     ..Packet::default()
                 }

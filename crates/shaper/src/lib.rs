@@ -32,6 +32,7 @@ mod replay;
 mod replay_thread;
 pub mod route;
 pub mod saved;
+pub mod settings;
 pub mod stack;
 mod sys;
 pub mod user_link;

@@ -1,7 +1,9 @@
 //! Makes the node ready for one trial, all or nothing. The undo of each change is recorded before the change; on an
 //! error the caller undoes what was done.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,6 +19,7 @@ use ccbench_shaper::flow_queues;
 
 use super::acks::{self, OpenAcks};
 use super::choices::{self, Choices};
+use super::settings::{self, TrialSettings};
 use super::timed_link::TimedLink;
 use super::{Dependencies, ipv6, modules, offloads, scopes};
 use crate::accept::ConnectionHandle;
@@ -76,6 +79,8 @@ pub struct Trial {
     pub events: Vec<wire::Event>,
     /// The initial state of each link, reported in the trial's first rows.
     pub applied: Vec<wire::LinkChange>,
+    /// The settings that must not change until the trial's end.
+    pub settings: TrialSettings,
 }
 
 impl Trial {
@@ -204,6 +209,7 @@ pub async fn prepare(
     let (acks, report) = acks::watch(&task, context.acks);
     trial.acks = acks;
     trial.events.extend(report);
+    read_settings(&task, &devices, context, trial)?;
     let reply = wire::PrepareReply {
         links: trial.links.iter().map(|timed| timed.link.state()).collect(),
         events: std::mem::take(&mut trial.events),
@@ -333,7 +339,9 @@ fn make_links(
         let before = context.interfaces.save_root(&dev).map_err(failed)?;
         context.undo.push(Step::Link { link: name.clone(), dev: dev.clone(), before })?;
         let requested_at_ns = clock::now_ns();
-        let open = context.interfaces.open(&link.config, &dev).map_err(failed)?;
+        let controller = context.controller.and_then(ConnectionHandle::peer).map(|peer| peer.ip);
+        let config = with_controller(&link.config, controller);
+        let open = context.interfaces.open(&config, &dev).map_err(failed)?;
         trial.applied.push(applied(&link.config, &dev, requested_at_ns, clock::now_ns()));
         let state = open.state();
         trial.links.push(TimedLink::new(open, dev, link));
@@ -344,6 +352,32 @@ fn make_links(
         let at_ns = clock::now_ns();
         trial.events.extend(shared.into_iter().map(|event| wire::Event { at_ns, ..event }));
     }
+    Ok(())
+}
+
+/// Adds the controller's address. Its connections to agents of other nodes may pass any link.
+fn with_controller(config: &LinkConfig, controller: Option<IpAddr>) -> Cow<'_, LinkConfig> {
+    let (Some(controller), Some(own)) = (controller, &config.own_traffic) else {
+        return Cow::Borrowed(config);
+    };
+    let mut own = own.clone();
+    own.controllers.push(controller);
+    Cow::Owned(LinkConfig { own_traffic: Some(own), ..config.clone() })
+}
+
+/// Reads the settings of all interfaces that packets of the trial use, and the sysctls that were set.
+fn read_settings(
+    task: &NodeTask,
+    devices: &Devices,
+    context: &PrepareContext<'_>,
+    trial: &mut Trial,
+) -> Result<(), AgentError> {
+    let changing = settings::changing_devices(task, &trial.links);
+    let sysctls = settings::compared_sysctls(context.undo, task);
+    let devices = offloads::devices(task, devices)?;
+    let (read, unread) = TrialSettings::read(&devices, &changing, sysctls, context.interfaces);
+    trial.settings = read;
+    trial.events.extend(unread);
     Ok(())
 }
 
@@ -458,7 +492,9 @@ async fn start_servers(
 
 #[cfg(test)]
 mod tests {
-    use ccbench_proto::plan::{ProbeKind, Repeat};
+    use ccbench_proto::plan::{self, ProbeKind, Repeat};
+    use ccbench_proto::resolve::OwnTraffic;
+    use ccbench_proto::units::{Limit, Packets};
 
     use super::*;
     use crate::probe::serve::tests::task;
@@ -476,6 +512,22 @@ mod tests {
         let error = check_kernel_ccs(&task, |_| true, on_thread).await.unwrap_err().to_string();
         let expected = "flow a: this kernel has no congestion control `cubic` (blocking)";
         assert!(error.starts_with(expected), "{error}");
+    }
+
+    #[test]
+    fn every_link_knows_the_controllers_address() {
+        let queue = plan::Queue::pfifo(Limit::Packets(Packets::new(9)));
+        let own_traffic = Some(OwnTraffic::default());
+        let mut config =
+            LinkConfig { own_traffic, ..LinkConfig::new("l", plan::Link::default(), queue) };
+        let controller: IpAddr = "10.0.0.9".parse().unwrap();
+        let controllers = |config: &LinkConfig, controller: Option<IpAddr>| {
+            with_controller(config, controller).own_traffic.clone().unwrap().controllers
+        };
+        assert_eq!(controllers(&config, Some(controller)), [controller]);
+        config.plan.allow_control_interface = true;
+        assert_eq!(controllers(&config, Some(controller)), [controller]);
+        assert!(controllers(&config, None).is_empty());
     }
 
     #[test]

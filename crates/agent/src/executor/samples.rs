@@ -113,7 +113,14 @@ pub struct NotStarted {
 pub struct SamplerThread {
     stop: Arc<OwnedFd>,
     seen: Arc<Mutex<SocketHistories>>,
-    thread: JoinHandle<Finished>,
+    sampling: Sampling,
+}
+
+/// Where the loop runs.
+enum Sampling {
+    Thread(JoinHandle<Finished>),
+    /// In a simulation, whose time does not wait for a thread: one pass when it is stopped.
+    AtEnd(Box<SamplerLoop>),
 }
 
 impl SamplerThread {
@@ -141,6 +148,9 @@ impl SamplerThread {
         };
         let (stop, seen) = (Arc::new(stop), Arc::new(Mutex::new(SocketHistories::new())));
         let sampling = SamplerLoop::new(task, host, Arc::clone(&stop), Arc::clone(&seen));
+        if clock::is_simulated() {
+            return Ok(Self { stop, seen, sampling: Sampling::AtEnd(Box::new(sampling)) });
+        }
         // If the thread cannot start, its closure is dropped with the links, which undoes them.
         let thread = std::thread::Builder::new()
             .name("samples".to_owned())
@@ -149,7 +159,7 @@ impl SamplerThread {
                 error: AgentError::system("start the sampler thread")(e),
                 links: Vec::new(),
             })?;
-        Ok(Self { stop, seen, thread })
+        Ok(Self { stop, seen, sampling: Sampling::Thread(thread) })
     }
 
     /// Returns the histories of all sockets so far, shared with the thread.
@@ -161,7 +171,11 @@ impl SamplerThread {
     pub fn stop(self) -> Finished {
         // An eventfd takes eight bytes in native byte order; the write fails only if the counter is full.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
-        self.thread.join().unwrap_or_else(|_| {
+        let thread = match self.sampling {
+            Sampling::Thread(thread) => thread,
+            Sampling::AtEnd(sampling) => return sampling.run(),
+        };
+        thread.join().unwrap_or_else(|_| {
             tracing::error!("the sampler thread panicked; its links were dropped");
             Finished { links: Vec::new(), late: 0, missed: 0, rows: Vec::new(), broken: true }
         })

@@ -19,6 +19,7 @@ mod boot;
 mod pulse;
 mod requests;
 mod reset;
+mod settings;
 mod undo;
 
 /// A plan with one of each: a link that changes, a flow from this node, and one to it.

@@ -437,7 +437,7 @@ fn late_trace_steps_degrade_and_missed_ones_fail() {
     let steps = |p99_us, missed| Scenario {
         timing: Some(LinkTiming {
             link: "bottleneck".into(),
-            what: TimingKind::Steps.into(),
+            kind: TimingKind::Steps.into(),
             count: 1000,
             missed,
             p99_us,
@@ -458,7 +458,7 @@ fn final_packet_timing_replaces_samples() {
     let packets = |late, max_us| Scenario {
         timing: Some(LinkTiming {
             link: "bottleneck".into(),
-            what: TimingKind::Packets.into(),
+            kind: TimingKind::Packets.into(),
             count: 10_000,
             late,
             max_us,
@@ -475,8 +475,8 @@ fn final_packet_timing_replaces_samples() {
 
 #[test]
 fn packets_missing_from_the_log_degrade() {
-    let what = TimingKind::Log.into();
-    let timing = LinkTiming { what, count: 5, missed: 7, ..LinkTiming::default() };
+    let kind = TimingKind::Log.into();
+    let timing = LinkTiming { kind, count: 5, missed: 7, ..LinkTiming::default() };
     let scenario = Scenario { timing: Some(timing), ..Scenario::default() };
     let message = only(&scenario, Status::Degraded, "packets_not_logged");
     assert!(message.contains("the packet log lacks 7 packets and has 5"), "{message}");
@@ -494,8 +494,7 @@ fn idle_rtt_above_or_below_the_configured_delay_degrades() {
 
 #[test]
 fn wrong_congestion_control_fails() {
-    let message =
-        only(&Scenario { cc: "reno", ..Scenario::default() }, Status::Failed, "cc_not_in_force");
+    let message = only(&Scenario { cc: "reno", ..Scenario::default() }, Status::Failed, "wrong_cc");
     assert!(message.contains("2 of 2 flows") && message.contains("`reno`"), "{message}");
     fine(&Scenario { cc: "", ..Scenario::default() });
 }
@@ -593,5 +592,5 @@ fn worst_reason_decides_and_comes_first() {
         Scenario { busy_samples: 9, cc: "reno", lost: true, ..Scenario::default() }.judged();
     assert_eq!(verdict.status, Status::Failed);
     let codes: Vec<&str> = verdict.reasons.iter().map(|r| r.code.as_str()).collect();
-    assert_eq!(codes, ["node_lost", "cc_not_in_force", "cpu_bound"]);
+    assert_eq!(codes, ["node_lost", "wrong_cc", "cpu_bound"]);
 }

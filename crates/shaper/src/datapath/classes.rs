@@ -62,11 +62,19 @@ impl Matcher {
     /// Returns the class of an Ethernet frame; 0 if no rule matches or the frame is not IP.
     #[inline]
     pub(crate) fn class_of(&self, frame: &[u8]) -> u8 {
-        if self.rules.is_empty() {
-            return 0;
-        }
-        let Some(fields) = header::fields(frame) else { return 0 };
-        self.rules.iter().find(|rule| rule.matches(&fields)).map_or(0, |rule| rule.class)
+        if self.has_rules() { self.class_of_fields(header::fields(frame).as_ref()) } else { 0 }
+    }
+
+    /// As [`Self::class_of`], for a frame with these fields; `None`: it is not IP, or there are no rules.
+    #[inline]
+    pub(crate) fn class_of_fields(&self, fields: Option<&Fields>) -> u8 {
+        let Some(fields) = fields else { return 0 };
+        self.rules.iter().find(|rule| rule.matches(fields)).map_or(0, |rule| rule.class)
+    }
+
+    /// Whether any frame may belong to a class.
+    pub(crate) fn has_rules(&self) -> bool {
+        !self.rules.is_empty()
     }
 }
 
@@ -190,6 +198,9 @@ mod tests {
         ]);
         assert_eq!(matcher.class_of(&four(0xb8)), 2);
         assert_eq!(matcher.class_of(&four(0)), 2);
+        assert_eq!(matcher.class_of_fields(header::fields(&four(0)).as_ref()), 2);
+        assert_eq!(matcher.class_of_fields(None), 0);
+        assert!(matcher.has_rules() && !Matcher::default().has_rules());
         let mut other = four(0xb8);
         other[36..38].copy_from_slice(&[0, 99]);
         assert_eq!(matcher.class_of(&other), 3);

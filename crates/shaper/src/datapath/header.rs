@@ -4,7 +4,7 @@
 use ccbench_proto::flow_hash::flow_hash;
 pub(crate) use ccbench_proto::plan::Ecn;
 
-const ETHERNET_BYTES: usize = super::ETHERNET_BYTES as usize;
+const ETHERNET_BYTES: usize = ccbench_proto::resolve::ETHERNET_BYTES.get() as usize;
 /// Maximum number of VLAN tags in front of the EtherType.
 const TAGS: usize = 2;
 /// TCP header without options.
@@ -208,18 +208,17 @@ pub(crate) struct Fields {
 
 /// Returns the fields of an IP packet in an Ethernet frame, with or without VLAN tags; `None` for anything else.
 pub(crate) fn fields(frame: &[u8]) -> Option<Fields> {
-    let number = |at: usize, bytes: usize| {
-        frame[at..at + bytes].iter().fold(0, |number, &byte| number << 8 | u128::from(byte))
-    };
+    let four = |at: usize| Some(u128::from(u32::from_be_bytes(*frame.get(at..)?.first_chunk()?)));
+    let six = |at: usize| Some(u128::from_be_bytes(*frame.get(at..)?.first_chunk()?));
     let (v6, src, dst, traffic_class, protocol, ports) = match ip(frame)? {
         Ip::V4(at) => {
             let first = u16::from_be_bytes([frame[at + 6], frame[at + 7]]) & 0x1fff == 0;
             let ports = first.then_some(at + usize::from(frame[at] & 15) * 4);
-            (false, number(at + 12, 4), number(at + 16, 4), frame[at + 1], frame[at + 9], ports)
+            (false, four(at + 12)?, four(at + 16)?, frame[at + 1], frame[at + 9], ports)
         }
         Ip::V6(at) => {
             let class = frame[at] << 4 | frame[at + 1] >> 4;
-            (true, number(at + 8, 16), number(at + 24, 16), class, frame[at + 6], Some(at + 40))
+            (true, six(at + 8)?, six(at + 24)?, class, frame[at + 6], Some(at + 40))
         }
     };
     let ports = match (protocol, ports) {
@@ -376,9 +375,16 @@ mod tests {
         assert_eq!(fields(&v4(header, &[0, 80, 1, 1])).unwrap().ports, None);
         (header[6], header[7]) = (0x20, 0);
         assert_eq!(fields(&v4(header, &[0, 80, 1, 1])).unwrap().ports, Some([80, 257]));
-        let six = fields(&v6(46 << 2 | 2)).unwrap();
+        let mut frame = v6(46 << 2 | 2);
+        (frame[22], frame[37], frame[38], frame[53]) = (1, 2, 3, 4);
+        let six = fields(&frame).unwrap();
         assert_eq!((six.v6, six.dscp, six.ecn, six.ports), (true, 46, 2, Some([0x0707, 0x0707])));
-        assert_eq!(six.src, u128::from_be_bytes([7; 16]));
+        let address = |first: u8, last: u8| {
+            let mut bytes = [7; 16];
+            (bytes[0], bytes[15]) = (first, last);
+            u128::from_be_bytes(bytes)
+        };
+        assert_eq!((six.src, six.dst), (address(1, 2), address(3, 4)));
         assert_eq!(fields(&[0; 60]), None);
     }
 

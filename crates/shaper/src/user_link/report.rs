@@ -50,6 +50,9 @@ pub(crate) fn qdisc_sample(
         late_pkts: Some(now.late_pkts),
         max_late_us: Some(now.max_late_ns.div_ceil(1000)),
         idle_us: (now.rate_bps != u64::MAX).then_some(now.idle_ns / 1000),
+        // If none is the trial's, its packets have other addresses here (a tunnel, address translation), so nothing is known.
+        foreign_pkts: (now.own_pkts > 0).then_some(now.foreign_pkts),
+        foreign_bytes: (now.own_pkts > 0).then_some(now.foreign_bytes),
         ..wire::QdiscSample::default()
     };
     // The counters are those of all queues together.
@@ -85,8 +88,8 @@ pub(crate) fn steps_timing(
     row: wire::LinkTiming,
 ) -> Option<wire::LinkTiming> {
     let count = played.map_or(0, PlayedRows::count);
-    let what = wire::TimingKind::Steps.into();
-    (count > 0).then_some(wire::LinkTiming { what, count, ..row })
+    let kind = wire::TimingKind::Steps.into();
+    (count > 0).then_some(wire::LinkTiming { kind, count, ..row })
 }
 
 /// Returns the row for the scheduling errors of packets. `late` counts those above 1 ms.
@@ -98,7 +101,7 @@ pub(crate) fn packets_timing(
     let summary = scheduling_error.summary();
     let us = |ns: u64| ns as f64 / 1e3;
     wire::LinkTiming {
-        what: wire::TimingKind::Packets.into(),
+        kind: wire::TimingKind::Packets.into(),
         count: summary.count,
         late,
         p50_us: us(summary.p50_ns),
@@ -112,7 +115,7 @@ pub(crate) fn packets_timing(
 /// Returns the row for the packet log. `missed` counts packets for which the log had no room.
 pub(crate) fn log_timing(log: &Log, row: wire::LinkTiming) -> wire::LinkTiming {
     let (count, missed) = log.counts();
-    wire::LinkTiming { what: wire::TimingKind::Log.into(), count, missed, ..row }
+    wire::LinkTiming { kind: wire::TimingKind::Log.into(), count, missed, ..row }
 }
 
 #[cfg(test)]
@@ -124,6 +127,17 @@ mod tests {
     use crate::datapath::classes::ClassSpec;
     use crate::discipline::codel::CodelQueueParams;
     use crate::discipline::{FifoLimit, QueueParams};
+
+    #[test]
+    fn without_a_packet_of_the_trial_none_is_foreign() {
+        let row = |own_pkts| {
+            let now =
+                Counters { own_pkts, foreign_pkts: 2, foreign_bytes: 300, ..Counters::default() };
+            let row = qdisc_sample(&LinkSpec::default(), &now, 0, 1, ("l", "eth0"));
+            (row.foreign_pkts, row.foreign_bytes)
+        };
+        assert_eq!((row(0), row(1)), ((None, None), (Some(2), Some(300))));
+    }
 
     #[test]
     fn marks_of_class_queues_are_in_the_row() {

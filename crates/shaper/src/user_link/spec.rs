@@ -15,7 +15,7 @@ pub(crate) fn spec_of(config: &LinkConfig) -> Result<LinkSpec, ShaperError> {
     let refuse = |bad: BadQueue| ShaperError::Unsupported {
         link: config.name.clone(),
         backend: "userspace",
-        what: bad.what,
+        what: bad.problem,
         hint: bad.hint,
     };
     if !config.classes.is_empty() && config.plan.rate.is_none() {
@@ -34,6 +34,7 @@ pub(crate) fn spec_of(config: &LinkConfig) -> Result<LinkSpec, ShaperError> {
             .map(|queue| discipline::params(queue, config.plan.rate))
             .collect::<Result<_, _>>()
             .map_err(refuse)?,
+        own_traffic: config.own_traffic.clone(),
     })
 }
 

@@ -1,6 +1,6 @@
 //! Tests events whose kind degrades the trial.
 
-use ccbench_proto::event::FlowQueueShared;
+use ccbench_proto::event::{FlowQueueShared, SettingChanged};
 
 use super::*;
 
@@ -16,6 +16,19 @@ fn flows_that_share_a_queue_degrade() {
     assert_eq!(message, "src: main: main/0, main/1 share a queue");
     let unknown = Kind::FlowQueuesUnknown(NoData {});
     fine(&Scenario { event: Some((Some(unknown), "")), ..Scenario::default() });
+}
+
+#[test]
+fn a_setting_that_changed_degrades() {
+    let changed =
+        SettingChanged { setting: "MTU".into(), expected: "1500".into(), found: "1400".into() };
+    let changed = Some(Kind::SettingChanged(changed));
+    let scenario = Scenario {
+        event: Some((changed, "MTU: expected 1500, found 1400")),
+        ..Scenario::default()
+    };
+    let message = only(&scenario, Status::Degraded, "setting_changed");
+    assert_eq!(message, "src: main: MTU: expected 1500, found 1400");
 }
 
 #[test]
