@@ -9,7 +9,7 @@ use ccbench_tests::{Bench, binary, text};
 use crate::{err, out};
 
 /// `ccbench pki serve pki` on a free loopback port. It is killed on drop.
-struct Service {
+pub struct Service {
     child: Child,
     printed: BufReader<ChildStdout>,
     address: String,
@@ -17,14 +17,23 @@ struct Service {
 
 impl Service {
     fn start(bench: &Bench) -> Self {
+        Self::start_with(bench, &[])
+    }
+
+    pub fn start_with(bench: &Bench, more: &[&str]) -> Self {
         let mut command = bench.command(&["pki", "serve", "pki", "--listen", "127.0.0.1:0"]);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut child =
+            command.args(more).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut printed = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         printed.read_line(&mut line).unwrap();
         let address = line.split_whitespace().find(|word| word.starts_with("127.0.0.1:"));
         let address = address.unwrap_or_else(|| panic!("no address: {line}")).to_owned();
         Self { child, printed, address }
+    }
+
+    pub fn address(&self) -> &str {
+        &self.address
     }
 
     /// Waits for its end. Returns its output.
@@ -43,14 +52,14 @@ impl Drop for Service {
     }
 }
 
-fn token(bench: &Bench, pki: &str, name: &str) -> String {
+pub fn token(bench: &Bench, pki: &str, name: &str) -> String {
     let made = bench.run(&["pki", "token", pki, name]);
     assert_eq!(made.status.code(), Some(0), "{}", text(&made));
     assert!(err(&made).contains(" within 1h on the node"), "{}", text(&made));
     out(&made).trim().to_owned()
 }
 
-fn join(bench: &Bench, service: &Service, token: &str, dir: &str) -> Output {
+pub fn join(bench: &Bench, service: &Service, token: &str, dir: &str) -> Output {
     join_with(bench, service, token, dir, &[])
 }
 

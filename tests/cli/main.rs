@@ -7,6 +7,7 @@ use ccbench_tests::{Bench, source_root, text};
 mod first_steps;
 mod inputs;
 mod join;
+mod renew;
 mod simulator;
 mod submit;
 mod systemd;

@@ -61,6 +61,8 @@ pub enum Command {
     Loader(LoaderArgs),
     /// Get this node's first certificate, for a key made here, with a token of `ccbench pki token`
     Join(crate::join::Args),
+    /// Renew this node's certificate, with the same key, at `ccbench pki serve`
+    Renew(crate::renew::Args),
     /// Create the namespaces of an experiment and keep them (started by `ccbench run`)
     Testbed(crate::testbed::Args),
     /// Run a command that dies with this process's parent (started by `serve`)

@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use ccbench_io::certificate::{Certificate, CertificateError, is_signed_by};
 use ccbench_io::console;
-use ccbench_io::replace::replace;
+use ccbench_io::replace::{create, staged};
 use ccbench_proto::join::{
     JoinReply, JoinRequest, JoinToken, JoinedNode, MAX_REPLY_BYTES, NotAToken, SERVER_NAME,
 };
 use rcgen::{CertificateParams, KeyPair};
+use serde::Serialize;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -34,11 +35,11 @@ use tokio_rustls::rustls::{
 };
 
 /// Time limit of the exchange with the authority.
-const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(20);
-const KEY: &str = "node.key";
-const CERTIFICATE: &str = "node.pem";
-const AUTHORITY: &str = "ca.pem";
-const REVOCATIONS: &str = "crl.pem";
+pub(crate) const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const KEY: &str = "node.key";
+pub(crate) const CERTIFICATE: &str = "node.pem";
+pub(crate) const AUTHORITY: &str = "ca.pem";
+pub(crate) const REVOCATIONS: &str = "crl.pem";
 
 /// `ccbench-agent join`
 #[derive(Debug, Clone, clap::Args)]
@@ -272,11 +273,29 @@ fn write(dir: &Path, joined: &JoinedNode) -> Result<(), JoinError> {
     let files = [(AUTHORITY, authority), (REVOCATIONS, revocations), (CERTIFICATE, certificate)];
     for (name, text) in files.into_iter().filter(|(_, text)| !text.is_empty()) {
         let path = dir.join(name);
-        let file = replace(&path, text.as_bytes()).map_err(failed("write", &path))?;
-        // The front, which runs as another user, reads them.
-        file.set_permissions(Permissions::from_mode(0o644)).map_err(failed("publish", &path))?;
+        publish(&path, text).map_err(failed("write", &path))?;
     }
     Ok(())
+}
+
+/// Replaces a file atomically with one that everybody may read: the front, which runs as another user, does. It can read it from the
+/// beginning, because it tries only once after each change.
+///
+/// # Errors
+/// Those of writing, syncing and renaming a file in the same directory. The earlier file stays.
+pub(crate) fn publish(path: &Path, text: &str) -> io::Result<()> {
+    let staged = staged(path);
+    let mut file = create(&staged)?;
+    let mut write = || {
+        file.set_permissions(Permissions::from_mode(0o644))?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&staged, path)
+    };
+    write().inspect_err(|_| {
+        // The first error is the one to report.
+        let _ = std::fs::remove_file(&staged);
+    })
 }
 
 /// Checks that an answer is from the token's authority and for this key.
@@ -329,11 +348,14 @@ fn ask(controller: &str, token: &JoinToken, key: &KeyPair) -> Result<JoinedNode,
     }
 }
 
-/// Sends the request and receives one line.
-async fn exchange(
+/// Sends a request and receives one line.
+///
+/// # Errors
+/// The connection failed, or the service is not the authority's.
+pub(crate) async fn exchange(
     controller: &str,
     connector: TlsConnector,
-    request: &JoinRequest,
+    request: &impl Serialize,
 ) -> io::Result<String> {
     let name = ServerName::try_from(SERVER_NAME).map_err(io::Error::other)?;
     let stream = TcpStream::connect(controller).await?;

@@ -40,6 +40,7 @@ pub mod placement;
 pub mod ports;
 pub mod privileges;
 pub mod probe;
+pub mod renew;
 mod rtnetlink;
 pub mod serve;
 pub mod service;

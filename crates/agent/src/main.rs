@@ -12,10 +12,12 @@ use ccbench_agent::args::{
 use ccbench_agent::audit::Audit;
 use ccbench_agent::error::{AgentError, with_causes};
 use ccbench_agent::join::JoinError;
+use ccbench_agent::renew::RenewError;
 use ccbench_agent::testbed::{TestbedError, child};
 use ccbench_agent::undo::{Discard, JournalError};
 use ccbench_agent::{
-    clean, enter, generator, join, launch, link, loader, probe, serve, sockets, testbed, undo,
+    clean, enter, generator, join, launch, link, loader, probe, renew, serve, sockets, testbed,
+    undo,
 };
 use ccbench_io::console;
 use ccbench_proto::printable;
@@ -61,6 +63,9 @@ enum MainError {
     /// `join`.
     #[error(transparent)]
     Join(#[from] JoinError),
+    /// `renew`.
+    #[error(transparent)]
+    Renew(#[from] RenewError),
     /// `testbed`.
     #[error(transparent)]
     Testbed(#[from] TestbedError),
@@ -87,6 +92,7 @@ impl MainError {
         match self {
             Self::Join(error) => error.exit_code(),
             Self::Serve(_)
+            | Self::Renew(_)
             | Self::Testbed(_)
             | Self::Launch(_)
             | Self::Enter(_)
@@ -184,6 +190,7 @@ fn run(command: &Command) -> Result<u8, MainError> {
             Ok(run_until_signal(|shutdown| serve::worker(args, shutdown)).map(|()| 0)?)
         }
         Command::Join(args) => Ok(join::main(args).map(|()| 0)?),
+        Command::Renew(args) => Ok(renew::main(args).map(|()| 0)?),
         Command::Testbed(args) => {
             log_to_stderr();
             Ok(testbed::main(args)?)

@@ -51,6 +51,7 @@ sections! {
     LAB_MODULES = "docs/lab.md#modules";
     LAB_PACKAGES = "docs/packages.md#lab-kernels";
     MERGING = "docs/cluster.md#merging";
+    NODE_RENEWAL = "docs/guide.md#renewal-on-nodes";
     NOT_SIMULATED = "docs/simulator.md#what-is-not-modelled";
     OTHER_TOOLS = "docs/results.md#for-other-tools";
     PLANS = "docs/plan.md";
@@ -377,7 +378,8 @@ fn pki_section(error: &PkiError) -> Option<Section> {
         | PkiError::OtherUsage(_)
         | PkiError::OtherKey(_)
         | PkiError::Revoked(_) => Some(CERTIFICATES),
-        PkiError::Validity | PkiError::KeyOnNode { .. } => Some(JOIN_TOKENS),
+        PkiError::Validity => Some(JOIN_TOKENS),
+        PkiError::KeyOnNode(_) | PkiError::ManyRenewals(_) => Some(NODE_RENEWAL),
         PkiError::Exists(_)
         | PkiError::InvalidName(_)
         | PkiError::NoName

@@ -28,6 +28,7 @@ use crate::file::{FileError, exists};
 
 mod records;
 mod renewals;
+mod renewing;
 mod revocations;
 mod serving;
 mod tokens;
@@ -87,17 +88,12 @@ pub enum PkiError {
     OtherKey(PathBuf),
     /// The key is not beside a node's certificate. A node that joined with a token has it itself.
     #[error(
-        "pki: {} does not exist; copy it back from the node. If the node joined with a token, its key stays there: replace the \
-         certificate: `ccbench pki revoke DIR {}`, remove {}, make a token (`ccbench pki token`), give it to \
-         `ccbench-agent join --dir NEW` on the node, and copy the files of NEW over the earlier ones",
-        key.display(), certificate.display(), certificate.display()
+        "pki: {} does not exist; copy it back from the node. If the node joined with a token, its key stays there, and it renews its \
+         certificate itself: start `ccbench pki serve DIR --listen ADDRESS:PORT --until-stopped` here, and \
+         `ccbench-agent renew --controller ADDRESS:PORT` on the node",
+        .0.display()
     )]
-    KeyOnNode {
-        /// The missing key.
-        key: PathBuf,
-        /// The certificate.
-        certificate: PathBuf,
-    },
+    KeyOnNode(PathBuf),
     /// A revoked certificate cannot be renewed.
     #[error(
         "pki: {} or a later renewal of it is revoked; issue another one with `ccbench pki node` or `ccbench pki controller`",
@@ -114,6 +110,13 @@ pub enum PkiError {
         /// The format of its lines.
         format: &'static str,
     },
+    /// The record of renewals is as large as it may be.
+    #[error(
+        "pki: {} has no place for more renewals, and lines of certificates that are still valid are needed to revoke them; remove its first \
+         lines, whose certificates have expired, or make an authority in another directory (`ccbench pki init`)",
+        .0.display()
+    )]
+    ManyRenewals(PathBuf),
     /// The validity of a token is zero or too long.
     #[error("pki: the validity of a token must be more than zero and at most 30 days (720h)")]
     Validity,
@@ -150,8 +153,9 @@ impl PkiError {
             | Self::OtherKey(_) => ExitCode::Usage,
             Self::Exists(_)
             | Self::Issued(_)
-            | Self::KeyOnNode { .. }
+            | Self::KeyOnNode(_)
             | Self::Revoked(_)
+            | Self::ManyRenewals(_)
             | Self::Service { .. }
             | Self::Certificate(_) => ExitCode::Unavailable,
             Self::Unreadable { .. } | Self::Key { .. } | Self::Damaged { .. } | Self::File(_) => {
@@ -337,7 +341,7 @@ pub fn renew(dir: &Path, path: &Path, days: Option<u32>) -> Result<(), PkiError>
     };
     let key_path = path.with_extension("key");
     if earlier.for_servers && !exists(&key_path)? {
-        return Err(PkiError::KeyOnNode { key: key_path, certificate: path.to_owned() });
+        return Err(PkiError::KeyOnNode(key_path));
     }
     let key = read_key(&key_path, "read the key of the certificate")?;
     if key.public_key_raw() != earlier.public_key {
@@ -352,7 +356,7 @@ pub fn renew(dir: &Path, path: &Path, days: Option<u32>) -> Result<(), PkiError>
     Ok(replaced.map_err(FileError::io("replace", path))?)
 }
 
-/// Revokes certificates and all earlier ones that they renewed, and writes `crl.pem`. Returns its path.
+/// Revokes certificates and all that are connected with them by renewals, and writes `crl.pem`. Returns its path.
 ///
 /// # Errors
 /// A certificate cannot be read, another authority signed it, it is the authority's own, or `dir` holds no authority.
@@ -433,8 +437,10 @@ fn read_key(path: &Path, op: &'static str) -> Result<KeyPair, PkiError> {
 
 /// Makes `FILE.pem` and `FILE.key` in `folder` with the authority of `dir`.
 fn issue(dir: &Path, folder: &Path, file: &str, order: &Order<'_>) -> Result<(), PkiError> {
-    check_not_issued(&folder.join(format!("{file}.pem")))?;
     let issuer = issuer(dir)?;
+    // Another command could issue the same name after this one has looked, and the file would keep only one of the certificates.
+    let _lock = tokens::lock(dir)?;
+    check_not_issued(&folder.join(format!("{file}.pem")))?;
     let key = KeyPair::generate()?;
     let certificate = sign(order, &key, &issuer)?;
     // The certificate is written last: it marks the name as taken, and without its key it is useless.
@@ -469,8 +475,8 @@ fn alternative_name(host: &str) -> Result<SanType, PkiError> {
     })
 }
 
-/// Returns a serial number that differs between two certificates of one key, so that revoking the earlier one does not revoke the
-/// renewed one.
+/// Returns a serial number that differs between two certificates of one key: RFC 5280 demands it, and the record of renewals names
+/// certificates by it.
 fn serial(key: &impl PublicKeyData) -> SerialNumber {
     const BYTES: usize = 16;
     let mut hash = Sha256::new();

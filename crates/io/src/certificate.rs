@@ -1,5 +1,5 @@
 //! Reads the parts of an X.509 certificate that ccbench uses. Reading verifies nothing: TLS does, and so does [`is_signed_by`]
-//! before a certificate is renewed.
+//! before a certificate is renewed. [`signed_list_number`] verifies a list of revoked certificates.
 
 use std::net::IpAddr;
 
@@ -8,6 +8,7 @@ use x509_parser::error::X509Error;
 use x509_parser::extensions::GeneralName;
 use x509_parser::pem::parse_x509_pem;
 use x509_parser::prelude::FromDer as _;
+use x509_parser::revocation_list::CertificateRevocationList;
 
 /// The parts of a certificate that ccbench uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub struct Certificate {
     pub uris: Vec<String>,
     /// Host names and addresses of the subject alternative names.
     pub hosts: Vec<String>,
+    /// Since when it is valid: seconds since 1970.
+    pub not_before_s: i64,
     /// When it expires: seconds since 1970.
     pub not_after_s: i64,
     /// Whether the extended key usage includes server authentication.
@@ -30,7 +33,7 @@ pub struct Certificate {
     pub for_clients: bool,
 }
 
-/// A certificate cannot be read.
+/// A certificate or a list of revoked ones cannot be read or used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CertificateError {
     /// The file holds no PEM certificate.
@@ -42,6 +45,12 @@ pub enum CertificateError {
     /// A subject alternative name is malformed.
     #[error("a subject alternative name is malformed")]
     Name,
+    /// It is not a list of revoked certificates.
+    #[error("it is not a list of revoked certificates: {0}")]
+    List(String),
+    /// Another authority signed the list, or it was modified.
+    #[error("the authority did not sign the list of revoked certificates")]
+    UnsignedList,
 }
 
 impl Certificate {
@@ -80,6 +89,7 @@ impl Certificate {
             public_key: parsed.public_key().subject_public_key.data.to_vec(),
             uris,
             hosts,
+            not_before_s: parsed.validity().not_before.timestamp(),
             not_after_s: parsed.validity().not_after.timestamp(),
             for_servers: usage.as_ref().is_some_and(|usage| usage.value.server_auth),
             for_clients: usage.as_ref().is_some_and(|usage| usage.value.client_auth),
@@ -97,9 +107,32 @@ impl Certificate {
 /// # Errors
 /// One of them cannot be read.
 pub fn is_signed_by(certificate: &[u8], authority: &[u8]) -> Result<bool, CertificateError> {
-    let (certificate, authority) = (der_of(certificate)?, der_of(authority)?);
-    let (certificate, authority) = (parse(&certificate)?, parse(&authority)?);
+    is_der_signed_by(&der_of(certificate)?, authority)
+}
+
+/// Like [`is_signed_by`], for a certificate in DER.
+///
+/// # Errors
+/// One of them cannot be read.
+pub fn is_der_signed_by(certificate: &[u8], authority: &[u8]) -> Result<bool, CertificateError> {
+    let authority = der_of(authority)?;
+    let (certificate, authority) = (parse(certificate)?, parse(&authority)?);
     Ok(certificate.verify_signature(Some(authority.public_key())).is_ok())
+}
+
+/// Returns the number of a list of revoked certificates (DER): an authority gives a later list a higher one. `None` if it has no number, or
+/// one of more than 64 bits. The authority is in PEM.
+///
+/// # Errors
+/// One of them cannot be read, or the authority's key did not sign the list.
+pub fn signed_list_number(list: &[u8], authority: &[u8]) -> Result<Option<u64>, CertificateError> {
+    let authority = der_of(authority)?;
+    let authority = parse(&authority)?;
+    let (_, list) = CertificateRevocationList::from_der(list)
+        .map_err(|error| CertificateError::List(error.to_string()))?;
+    let signed = list.verify_signature(authority.public_key());
+    signed.map_err(|_| CertificateError::UnsignedList)?;
+    Ok(list.crl_number().and_then(|number| u64::try_from(number).ok()))
 }
 
 /// Returns the DER bytes of the first certificate of a PEM file.
@@ -125,7 +158,9 @@ fn address(octets: &[u8]) -> Result<IpAddr, CertificateError> {
 #[cfg(test)]
 mod tests {
     use rcgen::{
-        CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType, SerialNumber,
+        BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer,
+        DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
+        SanType, SerialNumber,
     };
 
     use super::*;
@@ -135,6 +170,7 @@ mod tests {
         let mut params = CertificateParams::new(names.to_vec()).unwrap();
         params.distinguished_name.push(DnType::CommonName, "alice");
         params.serial_number = Some(SerialNumber::from_slice(&[0x4a, 0, 0xff]));
+        params.not_before = rcgen::date_time_ymd(2029, 1, 2);
         params.not_after = rcgen::date_time_ymd(2030, 1, 2);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         let uri = "ccbench:scope/run".try_into().unwrap();
@@ -150,7 +186,7 @@ mod tests {
         assert_eq!(read.serial_hex(), "4a00ff");
         assert_eq!(read.uris, ["ccbench:scope/run"]);
         assert_eq!(read.hosts, ["node1.example", "192.0.2.1", "2001:db8::1"]);
-        assert_eq!(read.not_after_s, 1_893_542_400);
+        assert_eq!((read.not_before_s, read.not_after_s), (1_862_006_400, 1_893_542_400));
         assert!(read.for_clients && !read.for_servers);
         assert_eq!(Certificate::from_der(made.der()), Ok(read));
     }
@@ -171,6 +207,41 @@ mod tests {
         assert!(matches!(signed_by("no"), Err(CertificateError::Pem(_))));
         let read = Certificate::from_der(issued.der()).unwrap();
         assert_eq!(read.public_key, key.public_key_raw());
+        for (authority, expected) in [(&own_pem, true), (&other_pem, false)] {
+            assert_eq!(is_der_signed_by(issued.der(), authority.as_bytes()), Ok(expected));
+        }
+    }
+
+    #[test]
+    fn the_number_of_a_list_is_that_of_its_authority() {
+        let authority = || {
+            let mut params = CertificateParams::default();
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+            CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+        };
+        let (own, other) = (authority(), authority());
+        let list = |number: SerialNumber| {
+            let list = CertificateRevocationListParams {
+                this_update: rcgen::date_time_ymd(2029, 1, 2),
+                next_update: rcgen::date_time_ymd(2030, 1, 2),
+                crl_number: number,
+                issuing_distribution_point: None,
+                revoked_certs: Vec::new(),
+                key_identifier_method: KeyIdMethod::Sha256,
+            };
+            list.signed_by(&own).unwrap().der().to_vec()
+        };
+        // Its highest bit is set.
+        let number = 0xf8c0_0000_0000_0001_u64;
+        let signed = list(SerialNumber::from(number));
+        assert_eq!(signed_list_number(&signed, own.pem().as_bytes()), Ok(Some(number)));
+        let by_other = signed_list_number(&signed, other.pem().as_bytes());
+        assert_eq!(by_other, Err(CertificateError::UnsignedList), "its names are the same");
+        let long = list(SerialNumber::from(vec![1; 9]));
+        assert_eq!(signed_list_number(&long, own.pem().as_bytes()), Ok(None));
+        let cut = signed_list_number(&signed[..signed.len() / 2], own.pem().as_bytes());
+        assert!(matches!(cut, Err(CertificateError::List(_))), "{cut:?}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use ccbench_agent::fuzzing::{echo_reply_of, plan_length};
 use ccbench_agent::probe::http::{RequestParser, Response};
 use ccbench_io::certificate::{Certificate, is_signed_by};
-use ccbench_proto::join::{JoinReply, JoinRequest, JoinToken};
+use ccbench_proto::join::{JoinReply, JoinRequest, JoinToken, NodeRequest, RenewRequest};
 
 /// An HTTP request and an HTTP response, in one piece and byte by byte.
 pub fn http(data: &[u8]) {
@@ -46,7 +46,7 @@ pub fn control_input(data: &[u8]) {
     }
 }
 
-/// Tokens, requests and replies of joining nodes, one per line.
+/// Tokens, requests and replies of nodes that join or renew their certificates, one per line.
 pub fn join(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     for line in text.lines() {
@@ -61,6 +61,14 @@ pub fn join(data: &[u8]) {
                 (&again.secret, &again.csr) == (&request.secret, &request.csr)
             };
             assert!(again.as_ref().is_some_and(same));
+        }
+        if let Ok(request) = serde_json::from_str::<RenewRequest>(line) {
+            let again = serde_json::to_string(&request).ok();
+            assert_eq!(again.and_then(|text| serde_json::from_str(&text).ok()), Some(request));
+        }
+        if let Ok(request) = serde_json::from_str::<NodeRequest>(line) {
+            let is_join = matches!(request, NodeRequest::Join(_));
+            assert_eq!(is_join, serde_json::from_str::<JoinRequest>(line).is_ok());
         }
         if let Ok(reply) = serde_json::from_str::<JoinReply>(line) {
             let again = serde_json::to_string(&reply).ok();

@@ -37,7 +37,8 @@ pub enum PkiCommand {
         #[arg(long, value_name = "TIME", default_value = "1h")]
         expires: Micros,
     },
-    /// Issue certificates to nodes that have a token, until every token is used or has expired.
+    /// Issue certificates to nodes that have a token, until every token is used or has expired. Also renew the certificates of nodes that ask
+    /// (`ccbench-agent renew`).
     Serve {
         /// The directory of `pki init`.
         #[arg(value_hint = ValueHint::DirPath)]
@@ -45,6 +46,9 @@ pub enum PkiCommand {
         /// Address and port in the control network.
         #[arg(long, value_name = "ADDRESS:PORT")]
         listen: SocketAddr,
+        /// Continue without tokens until it is stopped, for nodes that renew their certificates.
+        #[arg(long)]
+        until_stopped: bool,
     },
     /// Issue a controller's certificate, in a directory of its own for `--pki`.
     Controller {
@@ -73,7 +77,7 @@ pub enum PkiCommand {
         #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=3650))]
         days: Option<u32>,
     },
-    /// Revoke certificates and the ones that they were renewed from: agents and controllers with the new `crl.pem` refuse them.
+    /// Revoke certificates and the ones that they were renewed from or to: agents and controllers with the new `crl.pem` refuse them.
     /// Without certificates, write the list again.
     Revoke {
         /// The directory of `pki init`.

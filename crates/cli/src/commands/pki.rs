@@ -21,7 +21,9 @@ pub fn run(command: &PkiCommand) -> Result<ExitCode, CliError> {
             pki::init(dir)?;
             print(&format!(
                 "{0} contains the certificate authority (keep ca.key here) and the controller's certificate, which permits everything.\n\
-                 For each node run `ccbench pki node {0} HOST`, copy ca.pem, crl.pem, HOST.pem and HOST.key to it, and start\n  \
+                 For each node run `ccbench pki node {0} HOST`, copy ca.pem, crl.pem, HOST.pem and HOST.key to it (to /etc/ccbench, the last two \
+                 as\nnode.pem and node.key), write CCBENCH_LISTEN to /etc/ccbench/agent.conf, and start the service ccbench-agent-front; \
+                 or without systemd\n  \
                  ccbench-agent serve --listen tcp:CONTROL_ADDRESS:7700 --tls-ca ca.pem --tls-cert HOST.pem --tls-key HOST.key \
                  --tls-crl crl.pem\n\
                  For other users run `ccbench pki controller {0} NAME --scope run`.\n",
@@ -43,8 +45,9 @@ pub fn run(command: &PkiCommand) -> Result<ExitCode, CliError> {
                 expires.in_largest_unit()
             ));
         }
-        PkiCommand::Serve { dir, listen } => {
-            block_on(async { Ok::<_, CliError>(pki::serve(dir, *listen).await?) })?;
+        PkiCommand::Serve { dir, listen, until_stopped } => {
+            let serving = pki::serve(dir, *listen, *until_stopped);
+            block_on(async { Ok::<_, CliError>(serving.await?) })?;
         }
         PkiCommand::Controller { dir, name, scope, days } => {
             controller(dir, name, scope, *days)?;
@@ -53,7 +56,7 @@ pub fn run(command: &PkiCommand) -> Result<ExitCode, CliError> {
             pki::renew(dir, certificate, *days)?;
             print(&format!(
                 "{0} has a new expiry and serial number; copy it to where the earlier one is in use. The earlier one stays valid\n\
-                 until it expires. Revoking the new one also revokes the earlier one.\n",
+                 until it expires. Revoking one of them revokes both.\n",
                 certificate.display()
             ));
         }

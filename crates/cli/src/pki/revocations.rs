@@ -50,7 +50,7 @@ pub(super) fn read(dir: &Path) -> Result<Vec<Revoked>, PkiError> {
     lines(&dir.join(FILE_NAME), "SERIAL DATE NAME", Revoked::parse)
 }
 
-/// Adds certificates and those from which they were renewed. Skips those that are already revoked.
+/// Adds certificates, those from which they were renewed, and those to which these were renewed. Skips those that are already revoked.
 ///
 /// # Errors
 /// A record cannot be read, or the file cannot be written.
@@ -60,7 +60,7 @@ pub(super) fn add(dir: &Path, certificates: &[Certificate]) -> Result<(), PkiErr
     for certificate in certificates {
         // A record has one word per name.
         let name = certificate.name.split_whitespace().collect::<Vec<_>>().join("_");
-        for serial in renewals::earlier(&renewals, &certificate.serial) {
+        for serial in renewals::related(&renewals, &certificate.serial) {
             if all.iter().all(|revoked| revoked.serial != serial) {
                 all.push(Revoked { serial, date: clock::today(), name: name.clone() });
             }

@@ -90,8 +90,8 @@ fn a_renewed_certificate_differs_in_serial_and_expiry_only() {
         let renewed = certificate(&path).unwrap();
         assert_ne!(renewed.serial, earlier.serial);
         assert_ne!(renewed.not_after_s, earlier.not_after_s);
-        let Certificate { serial, not_after_s, .. } = earlier.clone();
-        assert_eq!(Certificate { serial, not_after_s, ..renewed }, earlier);
+        let Certificate { serial, not_before_s, not_after_s, .. } = earlier.clone();
+        assert_eq!(Certificate { serial, not_before_s, not_after_s, ..renewed }, earlier);
         assert_eq!(std::fs::read(path.with_extension("key")).unwrap(), key);
     }
 }
@@ -224,6 +224,27 @@ fn revoking_a_renewed_certificate_revokes_the_earlier_ones() {
     assert!(matches!(renew(&pki, &copy, None), Err(PkiError::Revoked(_))));
 }
 
+/// Its key is that of the later ones, too.
+#[test]
+fn revoking_an_earlier_certificate_revokes_all_renewed_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = authority_in(&dir);
+    let alice = controller(&pki, "alice", &[Scope::Run], None).unwrap().join("controller.pem");
+    let copy = alice.with_file_name("copy.pem");
+    std::fs::copy(&alice, &copy).unwrap();
+    std::fs::copy(alice.with_extension("key"), copy.with_extension("key")).unwrap();
+    let first = certificate(&alice).unwrap().serial;
+    renew(&pki, &alice, None).unwrap();
+    let second = certificate(&alice).unwrap().serial;
+    let original = dir.path().join("original.pem");
+    std::fs::copy(&copy, &original).unwrap();
+    // The first one is renewed once more.
+    renew(&pki, &copy, None).unwrap();
+    let third = certificate(&copy).unwrap().serial;
+    revoke(&pki, &[original]).unwrap();
+    assert_eq!(revoked_serials(&pki), [first, second, third]);
+}
+
 #[test]
 fn no_certificate_is_issued_over_another() {
     let dir = tempfile::tempdir().unwrap();
@@ -239,6 +260,35 @@ fn no_certificate_is_issued_over_another() {
     revoke(&pki, std::slice::from_ref(&alice)).unwrap();
     std::fs::remove_file(&alice).unwrap();
     controller(&pki, "alice", &[Scope::Read], None).unwrap();
+}
+
+#[test]
+fn a_command_that_issues_waits_for_others() {
+    use std::os::unix::fs::MetadataExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let pki = &authority_in(&dir);
+    let lock = tokens::lock(pki).unwrap();
+    let inode = format!(":{} ", lock.metadata().unwrap().ino());
+    // The kernel marks those who wait.
+    let waits = || {
+        let locks = std::fs::read_to_string("/proc/locks").unwrap();
+        locks.lines().any(|line| line.contains(" -> ") && line.contains(&inode))
+    };
+    let issued = std::thread::scope(|scope| {
+        let command = scope.spawn(|| node(pki, &["n1".to_owned()]));
+        for _ in 0..1000 {
+            if command.is_finished() || waits() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        // The holder of the lock issues the same name.
+        std::fs::write(pki.join("n1.pem"), "first").unwrap();
+        drop(lock);
+        command.join().unwrap()
+    });
+    assert!(matches!(issued, Err(PkiError::Issued(_))), "{issued:?}");
+    assert_eq!(std::fs::read_to_string(pki.join("n1.pem")).unwrap(), "first");
 }
 
 #[test]
@@ -291,9 +341,9 @@ fn the_certificate_of_a_node_that_has_the_key_is_not_renewed() {
     node(&pki, &["n1".to_owned()]).unwrap();
     std::fs::remove_file(pki.join("n1.key")).unwrap();
     let error = renew(&pki, &pki.join("n1.pem"), None).unwrap_err();
-    assert!(matches!(error, PkiError::KeyOnNode { .. }), "{error}");
+    assert!(matches!(error, PkiError::KeyOnNode(_)), "{error}");
     let error = error.to_string();
-    for part in ["n1.key does not exist", "`ccbench-agent join --dir NEW`", "n1.pem`, remove "] {
+    for part in ["n1.key does not exist", "`ccbench-agent renew --controller", "--until-stopped`"] {
         assert!(error.contains(part), "no `{part}`: {error}");
     }
 }

@@ -1,8 +1,9 @@
 //! Join tokens: the authority's file `tokens` has one line `SHA256_OF_SECRET EXPIRY_S NAME[,NAME...]` for each. A token's line is
 //! removed when the token is used.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use ccbench_io::replace::replace;
@@ -64,14 +65,19 @@ pub(super) enum RedeemError {
     Authority(#[from] PkiError),
 }
 
-/// Locks the authority and its records of tokens, renewals and revocations. Only one process at a time may make or change them.
+/// Locks the authority, its records of tokens, renewals and revocations, and the files of its certificates. Only one process at a time may
+/// make or change them.
 ///
 /// # Errors
-/// The lock file cannot be created.
+/// The lock file cannot be created, or belongs to another user.
 pub(super) fn lock(dir: &Path) -> Result<File, PkiError> {
+    const MODE: u32 = 0o600;
     let path = dir.join("tokens.lock");
     let open = || -> io::Result<File> {
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;
+        let mut options = OpenOptions::new();
+        let file = options.create(true).truncate(false).write(true).mode(MODE).open(&path)?;
+        // Whoever can open the file can hold the lock for ever. Earlier versions made one that everybody could read.
+        file.set_permissions(Permissions::from_mode(MODE))?;
         rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
         Ok(file)
     };
@@ -215,6 +221,19 @@ mod tests {
         redeem(&pki, &request(&second, &key), NOW_S).unwrap();
         let record = std::fs::read_to_string(pki.join(FILE_NAME)).unwrap();
         assert!(!record.contains(second.secret()), "{record}");
+    }
+
+    #[test]
+    fn other_users_cannot_open_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokens.lock");
+        let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        drop(lock(dir.path()).unwrap());
+        assert_eq!(mode(), 0o600);
+        // As an earlier version has left it.
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        drop(lock(dir.path()).unwrap());
+        assert_eq!(mode(), 0o600);
     }
 
     #[test]
