@@ -12,7 +12,7 @@ to=${2%/}$prefix
 
 for name in ccbench ccbench-agent; do install -D -m 755 "$programs/$name" "$to/bin/$name"; done
 install -d "$to/lib/systemd/system" "$to/share/man/man1"
-for unit in "$source"/systemd/ccbench-agent*.{service,socket}; do
+for unit in "$source"/systemd/ccbench-agent*.{service,socket,timer}; do
     sed "s|/usr/local/|${prefix:-/usr/local}/|" "$unit" >"$to/lib/systemd/system/${unit##*/}"
 done
 install -D -m 644 "$source/systemd/ccbench.sysusers" "$to/lib/sysusers.d/ccbench.conf"

@@ -8,13 +8,15 @@ use ccbench_tests::{binary, source_root};
 
 /// The units with the highest exposure allowed for each, in tenths, as `systemd-analyze security` rates it. A unit without restrictions has
 /// 96.
-const MAX_EXPOSURES: [(&str, u32); 4] = [
+const MAX_EXPOSURES: [(&str, u32); 5] = [
     // The privileges that a single process needs cost 37: root with CAP_NET_ADMIN and CAP_SYS_ADMIN in the machine's network, sysctls,
     // control groups, packet sockets and real-time threads. The rest leaves room for the ratings of other systemd versions.
     ("ccbench-agent", 45),
     ("ccbench-agent-front", 15),
     ("ccbench-agent-worker", 37),
     ("ccbench-agent-loader", 15),
+    // Runs as root to read the key, without capabilities.
+    ("ccbench-agent-renew", 18),
 ];
 /// Older versions cannot rate a file.
 const FIRST_VERSION: u32 = 250;
@@ -107,6 +109,25 @@ fn the_units_of_the_agent_use_arguments_that_exist() {
     }
 }
 
+/// crates/agent/src/renew/tests.rs tests that the configuration's example has its setting.
+#[test]
+fn a_timer_renews_due_certificates_with_few_rights() {
+    assert_eq!(subcommands("ccbench-agent-renew.service"), ["renew"]);
+    let renew = settings("ccbench-agent-renew.service");
+    assert!(renew["ExecStart"][0].contains(" --if-due "), "{:?}", renew["ExecStart"]);
+    assert_eq!(renew["Type"], ["oneshot"]);
+    assert_eq!(renew["EnvironmentFile"], ["/etc/ccbench/agent.conf"]);
+    assert_eq!(renew["CapabilityBoundingSet"], [""]);
+    assert_eq!(renew["ProtectSystem"], ["strict"]);
+    assert_eq!(renew["ReadWritePaths"], ["/etc/ccbench"]);
+    let timer = settings("ccbench-agent-renew.timer");
+    assert_eq!(timer["OnCalendar"], ["daily"]);
+    assert!(timer.contains_key("RandomizedDelaySec"), "all nodes would ask at midnight");
+    assert_eq!(timer["Persistent"], ["yes"]);
+    assert_eq!(timer["WantedBy"], ["timers.target"]);
+    assert!(!timer.contains_key("Unit"), "it starts the service of its own name");
+}
+
 /// Checks every setting that the units read from it. crates/agent/src/args.rs tests those that are options, with their values.
 #[test]
 fn the_example_of_the_configuration_has_the_settings_of_the_units() {
@@ -153,6 +174,8 @@ fn front_worker_and_loader_have_the_privileges_of_their_parts() {
     assert!(worker["Environment"].contains(&format!("CCBENCH_LOADER={}", paths[1])));
     assert!(sockets.iter().all(|socket| socket["SocketMode"] == ["0600"]));
     assert_eq!(sockets[0]["SocketUser"], front["User"]);
+    // Nothing starts the worker while the single process runs.
+    assert_eq!(sockets[0]["Conflicts"], ["ccbench-agent.service"]);
     assert!(worker["ExecStart"][0].contains(&format!("--front-user {} ", front["User"][0])));
     // Both need what the single process has until it has ended. A loader is started while a worker is being stopped, so neither waits for
     // the other.

@@ -179,11 +179,20 @@ fn program(bench: &Bench, name: &str, commands: &str) {
     bench.program(&format!("bin/{name}"), &format!("#!/bin/sh\n{commands}\n"));
 }
 
-/// Writes an `install-agent.sh` whose directory is `etc`, in shell quotation marks, instead of `/etc/ccbench`.
+/// Writes an `install-agent.sh` whose directory is `etc`, in shell quotation marks, instead of `/etc/ccbench`. For it, systemd runs if the
+/// directory `systemd` exists.
 fn install_agent(bench: &Bench, etc: &str) -> PathBuf {
-    let script = std::fs::read_to_string(source_root().join("scripts/install-agent.sh")).unwrap();
-    assert!(script.contains("\netc=/etc/ccbench\n"), "where the script writes");
-    let script = script.replace("\netc=/etc/ccbench\n", &format!("\netc=\"{etc}\"\n"));
+    let mut script =
+        std::fs::read_to_string(source_root().join("scripts/install-agent.sh")).unwrap();
+    let systemd = bench.path("systemd").display().to_string();
+    for (variable, usual, here) in
+        [("etc", "/etc/ccbench", etc), ("systemd", "/run/systemd/system", systemd.as_str())]
+    {
+        let line = format!("\n{variable}={usual}\n");
+        assert_eq!(script.matches(usual).count(), 1, "the script uses ${variable}");
+        assert!(script.contains(&line), "no {line}");
+        script = script.replace(&line, &format!("\n{variable}=\"{here}\"\n"));
+    }
     bench.write("install-agent.sh", &script)
 }
 
@@ -192,7 +201,7 @@ fn a_package_at_a_url_with_a_query_is_installed_by_its_ending() {
     let bench = Bench::new();
     let etc = bench.path("etc").display().to_string();
     let script = install_agent(&bench, &etc);
-    for name in ["iperf3", "ip", "ethtool", "systemctl", "ccbench-agent"] {
+    for name in ["iperf3", "ip", "ethtool", "ccbench-agent"] {
         program(&bench, name, "");
     }
     program(&bench, "curl", "while [ \"$1\" != -o ]; do shift; done; : >\"$2\"");
@@ -228,7 +237,6 @@ fn docker(bench: &Bench) -> PathBuf {
     let dir = bench.path("nodes");
     std::fs::create_dir(&dir).unwrap();
     let script = install_agent(bench, &format!("{}/$CONTAINER", dir.display()));
-    program(bench, "systemctl", "");
     program(
         bench,
         "docker",
@@ -292,4 +300,197 @@ fn the_script_gives_every_node_a_certificate() {
     assert!(err(&lost).contains("there is no token on standard input"), "{}", text(&lost));
     let usage = Command::new("sh").arg(bench.path("quickstart-containerlab/join.sh")).output();
     assert_eq!(usage.unwrap().status.code(), Some(2));
+}
+
+/// A node that has joined before, with a systemd whose units are files below `units` and `enabled`, and without the front's user.
+struct JoinedNode {
+    bench: Bench,
+    script: PathBuf,
+}
+
+impl JoinedNode {
+    fn new() -> Self {
+        let bench = Bench::new();
+        let at = |name: &str| bench.path(name).display().to_string();
+        for directory in ["etc", "systemd", "units", "enabled"] {
+            std::fs::create_dir(bench.path(directory)).unwrap();
+        }
+        bench.write("etc/node.pem", "");
+        for unit in ["ccbench-agent", "ccbench-agent-front"] {
+            bench.write(&format!("units/{unit}"), "");
+        }
+        let (units, enabled) = (at("units"), at("enabled"));
+        // Of `ccbench-agent join`: what it was given as the authority.
+        program(
+            &bench,
+            "ccbench-agent",
+            &format!(
+                "[ \"$1 $2\" = 'join --controller' ] && echo \"$3\" >'{}'",
+                at("etc/node.pem")
+            ),
+        );
+        let systemctl = format!(
+            "for unit; do :; done\nunit=${{unit%.service}}\ncase $1 in\n\
+             cat) [ -e \"{units}/$unit\" ] ;;\nis-enabled) [ -e \"{enabled}/$unit\" ] ;;\n\
+             enable) : >\"{enabled}/$unit\" ;;\ndisable) rm -f \"{enabled}/$unit\" ;;\n\
+             restart) echo \"$unit\" >'{}' ;;\ntry-restart) echo \"$@\" >>'{}' ;;\nesac",
+            at("restarted"),
+            at("tried")
+        );
+        program(&bench, "systemctl", &systemctl);
+        program(
+            &bench,
+            "id",
+            &format!("[ \"$*\" = '-u ccbench-front' ] && [ -e '{}' ]", at("user")),
+        );
+        program(&bench, "systemd-sysusers", &format!(": >'{}'", at("user")));
+        let script = install_agent(&bench, &at("etc"));
+        Self { bench, script }
+    }
+
+    /// Runs `install-agent.sh ARGUMENTS`.
+    fn run(&self, arguments: &[&str]) -> std::process::Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let path =
+            format!("{}:{}", self.bench.path("bin").display(), std::env::var("PATH").unwrap());
+        let mut script = Command::new("sh");
+        script.arg(&self.script).args(arguments).env("PATH", path);
+        script
+    }
+
+    fn join(&self, option: &[&str]) -> std::process::Output {
+        self.run(&[&["join"][..], option, &["192.0.2.1:7701", "192.0.2.11:7700"]].concat())
+    }
+
+    /// Joins, checks that exactly this service is enabled and has been started, and returns the messages.
+    fn runs(&self, option: &[&str], service: &str) -> String {
+        let joined = self.join(option);
+        succeeds(&joined);
+        let enabled = std::fs::read_dir(self.bench.path("enabled")).unwrap();
+        let enabled: Vec<_> = enabled.map(|unit| unit.unwrap().file_name()).collect();
+        assert_eq!(enabled, [service], "{option:?}");
+        let restarted = std::fs::read_to_string(self.bench.path("restarted")).unwrap();
+        assert_eq!(restarted.trim_end(), service, "{option:?}");
+        err(&joined)
+    }
+}
+
+#[test]
+fn a_node_joins_with_front_and_worker_unless_the_operator_chooses_one_process() {
+    let (front, one) = ("ccbench-agent-front", "ccbench-agent");
+    let node = JoinedNode::new();
+    let messages = node.runs(&[], front);
+    assert!(node.bench.path("user").exists(), "the front's user: {messages}");
+    assert!(!messages.contains("deprecated") && !messages.contains("one process"), "{messages}");
+    let conf = || std::fs::read_to_string(node.bench.path("etc/agent.conf")).unwrap();
+    assert_eq!(conf(), "CCBENCH_LISTEN=tcp:192.0.2.11:7700\nCCBENCH_AUTHORITY=192.0.2.1:7701\n");
+    let messages = node.runs(&["--front"], front);
+    assert!(messages.contains("`--front` is deprecated"), "{messages}");
+
+    node.runs(&["--one-process"], one);
+    // Repeated, as by join.sh: the node keeps what its operator has chosen.
+    let kept = node.runs(&[], one);
+    let divide =
+        "`systemctl disable --now ccbench-agent && systemctl enable --now ccbench-agent-front`";
+    assert!(kept.contains(divide), "{kept}");
+    node.bench.write("etc/agent.conf", "CCBENCH_ARGUMENTS=--audit-size 16MB\n");
+    let messages = node.runs(&["--front"], front);
+    assert!(messages.contains("front and worker do not use CCBENCH_ARGUMENTS"), "{messages}");
+    assert!(
+        conf().starts_with("CCBENCH_ARGUMENTS=--audit-size 16MB\nCCBENCH_LISTEN="),
+        "{}",
+        conf()
+    );
+    // With both enabled, which of them starts at a boot would be left to systemd.
+    node.bench.write("enabled/ccbench-agent", "");
+    node.runs(&[], front);
+}
+
+#[test]
+fn a_node_that_joins_renews_its_certificate_at_its_authority() {
+    let node = JoinedNode::new();
+    node.bench.write("units/ccbench-agent-renew.timer", "");
+    node.bench.write("etc/agent.conf", "");
+    let has_authority = |expected: &str| {
+        let conf = std::fs::read_to_string(node.bench.path("etc/agent.conf")).unwrap();
+        let authority: Vec<&str> = conf.lines().filter(|l| l.contains("AUTHORITY")).collect();
+        assert_eq!(authority, [expected]);
+    };
+    succeeds(&node.join(&[]));
+    has_authority("CCBENCH_AUTHORITY=192.0.2.1:7701");
+    assert!(node.bench.path("enabled/ccbench-agent-renew.timer").exists());
+    // The administrator has another address. It stays when the command is repeated.
+    node.bench.write("etc/agent.conf", "CCBENCH_AUTHORITY=192.0.2.9:7701\n");
+    succeeds(&node.join(&[]));
+    has_authority("CCBENCH_AUTHORITY=192.0.2.9:7701");
+    // A certificate of another authority cannot be renewed at the earlier one.
+    std::fs::remove_file(node.bench.path("etc/node.pem")).unwrap();
+    let token = std::fs::File::open(node.bench.write("token", "ccbench-join-1:...")).unwrap();
+    let mut join = node.command(&["join", "192.0.2.1:7701", "192.0.2.11:7700"]);
+    succeeds(&join.stdin(token).output().unwrap());
+    let joined = std::fs::read_to_string(node.bench.path("etc/node.pem")).unwrap();
+    assert_eq!(joined, "192.0.2.1:7701\n");
+    has_authority("CCBENCH_AUTHORITY=192.0.2.1:7701");
+}
+
+#[test]
+fn an_option_is_not_taken_for_the_controller() {
+    let node = JoinedNode::new();
+    succeeds(&node.join(&[]));
+    let conf = || std::fs::read_to_string(node.bench.path("etc/agent.conf")).unwrap();
+    let before = conf();
+    for option in ["--one-process", "--front", "-x"] {
+        let refused = node.run(&["join", option, "192.0.2.12:7700"]);
+        assert_eq!(refused.status.code(), Some(1), "{option}: {}", text(&refused));
+        let usage = "write join [--one-process] CONTROLLER ADDRESS";
+        assert!(err(&refused).contains(usage), "{option}: {}", text(&refused));
+        assert_eq!(conf(), before, "{option}");
+    }
+}
+
+#[test]
+fn a_node_keeps_one_process_when_a_tarball_is_installed_and_says_so() {
+    let node = JoinedNode::new();
+    for name in ["iperf3", "ip", "ethtool", "tar"] {
+        program(&node.bench, name, "");
+    }
+    for (version, enabled) in [("one", "ccbench-agent-front"), ("two", "ccbench-agent")] {
+        let package = node.bench.write("ccbench.tar.gz", version).display().to_string();
+        node.bench.write(&format!("enabled/{enabled}"), "");
+        let installed = node.run(&["install", &package]);
+        succeeds(&installed);
+        let is_noted = err(&installed).contains("this node keeps its agent in one process");
+        assert_eq!(is_noted, enabled == "ccbench-agent", "{}", text(&installed));
+        std::fs::remove_file(node.bench.path(&format!("enabled/{enabled}"))).unwrap();
+        // The loader is restarted after the worker, whose undo may need it.
+        let tried = std::fs::read_to_string(node.bench.path("tried")).unwrap();
+        std::fs::remove_file(node.bench.path("tried")).unwrap();
+        let calls: Vec<&str> = tried.lines().collect();
+        let [first, last] = calls[..] else { panic!("{tried}") };
+        assert!(first.contains("ccbench-agent-worker") && !first.contains("loader"), "{tried}");
+        assert!(last.contains("ccbench-agent-loader"), "{tried}");
+    }
+}
+
+#[test]
+fn a_node_that_cannot_run_a_front_says_what_to_do() {
+    let node = JoinedNode::new();
+    program(&node.bench, "systemd-sysusers", "exit 1");
+    let failed = node.join(&[]);
+    assert_eq!(failed.status.code(), Some(1), "{}", text(&failed));
+    assert!(
+        err(&failed).contains("useradd --system --user-group ccbench-front"),
+        "{}",
+        err(&failed)
+    );
+    std::fs::remove_file(node.bench.path("units/ccbench-agent-front")).unwrap();
+    let failed = node.join(&[]);
+    assert_eq!(failed.status.code(), Some(1), "{}", text(&failed));
+    assert!(err(&failed).contains("write join --one-process"), "{}", err(&failed));
+    node.runs(&["--one-process"], "ccbench-agent");
+    let refused = node.join(&["--two"]);
+    assert!(err(&refused).contains("--two is not an option"), "{}", err(&refused));
 }

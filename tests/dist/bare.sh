@@ -130,7 +130,8 @@ cp "$deb" "$work/deb/srv/ccbench.deb"
 first_table deb 'apt-get update -qq && apt-get install -qq -y --no-install-recommends /srv/ccbench.deb'
 in_root "$work/deb" sh -ec 'ccbench --version; ccbench-agent --version
     for page in ccbench-run ccbench-agent ccbench-agent-serve; do test -s "/usr/share/man/man1/$page.1.gz"; done
-    for unit in agent.service agent-front.service agent-worker.service agent-worker.socket agent-loader.service agent-loader.socket; do
+    for unit in agent.service agent-front.service agent-worker.service agent-worker.socket agent-loader.service agent-loader.socket \
+        agent-renew.service agent-renew.timer; do
         test -s "/usr/lib/systemd/system/ccbench-$unit"
     done
     test -s /usr/lib/sysusers.d/ccbench.conf; dpkg --verify ccbench
@@ -168,7 +169,7 @@ root_of tarball
 cp "$tarball" "$work/tarball/srv/ccbench.tar.gz"
 first_table tarball 'apt-get update -qq && apt-get install -qq -y --no-install-recommends libelf1 zlib1g &&
     tar -C /usr/local --strip-components=1 -xf /srv/ccbench.tar.gz'
-in_root "$work/tarball" sh -ec 'ccbench-agent --version; test -s /usr/local/lib/systemd/system/ccbench-agent.service
+in_root "$work/tarball" sh -ec 'ccbench-agent --version; test -s /usr/local/lib/systemd/system/ccbench-agent-front.service
     test -x /usr/local/share/ccbench/install-agent.sh'
 # Where cargo binstall looks for the programs (bin-dir in Cargo.toml).
 inside=${tarball##*/}

@@ -10,7 +10,8 @@
 # 4. src is reset during a trial: it is back in its usual kernel and is rebooted into the plan's kernel, and the trial is repeated.
 # 5. The clock of dst is set by a day during a trial: it has the same length, and the verdict has `clock_step`. The offsets of all clocks are compared with
 #    offsets that are measured through the machines' serial ports.
-# 6. On router, the service manager must clean up: the worker is stopped (WatchdogSec= ends it and starts another one); the front is killed;
+# 6. router renews its certificate through ccbench-agent-renew.service, and its front uses the new one.
+# 7. On router, the service manager must clean up: the worker is stopped (WatchdogSec= ends it and starts another one); the front is killed;
 #    the agent as one service without Restart= is killed (ExecStopPost=). Each time, the machine must be as it was within a minute or two,
 #    which is long, because it is emulated.
 #
@@ -252,6 +253,33 @@ check clock-step 1 "$other"
 stepped=$(find clock-step -mindepth 1 -maxdepth 1 -type d | head -1)
 "$bin/ccbench" export csv "$stepped" --table events --output - >events.csv || fail "the events of clock-step"
 clocks check clocks.json "$stepped" events.csv dst
+
+# Without --if-due, because the present certificate is not due.
+"$bin/ccbench" pki serve pki --listen $controller:7701 --until-stopped >renew.log 2>&1 &
+authority=$!
+until_true 30 "authority that renews certificates" grep '^listening' renew.log
+certificate() { in_machine router 'sha256sum </etc/ccbench/node.pem'; }
+earlier=$(certificate) || fail "router has no certificate"
+[ "$earlier" = "$(sha256sum <pki/10.87.0.2.pem)" ] || fail "the certificate of router is not that of the authority's file"
+renewal=/run/systemd/system/ccbench-agent-renew.service.d
+start_renewal="ExecStart=\\nExecStart=/usr/local/bin/ccbench-agent renew --dir /etc/ccbench"
+in_machine router "mkdir -p $renewal && printf '[Service]\n$start_renewal\n' >$renewal/now.conf && systemctl daemon-reload" ||
+    fail "the unit that renews router's certificate cannot be changed"
+in_machine router 'systemctl start ccbench-agent-renew' || fail "the unit has not renewed the certificate of router"
+later=$(certificate) || fail "router has no certificate after its renewal"
+[ "$later" != "$earlier" ] || fail "the certificate of router is the earlier one"
+[ "$later" = "$(sha256sum <pki/10.87.0.2.pem)" ] || fail "the renewed certificate of router is not that of the authority's file"
+kill $authority
+wait $authority || true
+# The front presents the new certificate within a second.
+presented() {
+    python3 -c 'import ssl, sys
+shown, kept = ssl.get_server_certificate(("10.87.0.2", 7700)), open("pki/10.87.0.2.pem").read()
+sys.exit(ssl.PEM_cert_to_DER_cert(shown) != ssl.PEM_cert_to_DER_cert(kept))'
+}
+until_true 60 "new certificate of router's front" presented
+until_true 60 "answer of every agent after a renewal" described
+say "renewed-certificate: passed"
 
 # What a trial may change on router, compared with what is in /run/state: 0 if nothing has changed, 1 if something has.
 changes() { in_machine router 'sh /run/machine/state.sh | diff /run/state -'; }

@@ -41,13 +41,19 @@ use crate::undo::{self, Undo};
 const MAX_STREAMS: u32 = 3;
 /// Limit for the headers of one request.
 const MAX_HEADER_BYTES: u32 = 16 << 10;
+/// systemd makes this directory.
+const SYSTEMD: &str = "/run/systemd/system";
+/// The note of a node that controllers reach without a front between them.
+const ONE_PROCESS: &str = "this agent is one process, which reads controllers' connections with all of its privileges; as a service, \
+                           `systemctl disable --now ccbench-agent && systemctl enable --now ccbench-agent-front` runs an unprivileged \
+                           front and a worker instead";
 
 /// Serves until `shutdown`, then undoes everything.
 ///
 /// # Errors
 /// The address cannot be listened on, or a certificate is wrong.
 pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Result<(), AgentError> {
-    let node = Node::open(&args.machine, args.netns.as_deref(), cc_digests(args))?;
+    let mut node = Node::open(&args.machine, args.netns.as_deref(), cc_digests(args))?;
     let audit = node.audit.clone();
     let longest = match &args.listen {
         Listen::Unix(_) => wire::MAX_MESSAGE_BYTES,
@@ -57,6 +63,7 @@ pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Resu
         Listen::Unix(_) => None,
         Listen::Tcp(_) => Trust::open(&args.tls)?,
     };
+    node.notes.extend(one_process_note(trust.is_some(), Path::new(SYSTEMD).is_dir()));
     let service = Authorized::new(node.service(longest), trust.clone(), audit.clone());
     let (stop, stopped) = stop();
     let server = async {
@@ -66,6 +73,11 @@ pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Resu
         }
     };
     node.until(server, stop, shutdown).await
+}
+
+/// Without TLS, only root and the agent's user reach an agent. Without systemd, as in a container, its advice cannot be followed.
+fn one_process_note(has_tls: bool, has_systemd: bool) -> Option<String> {
+    (has_tls && has_systemd).then(|| ONE_PROCESS.to_owned())
 }
 
 /// Serves a front on this machine until `shutdown`, then undoes everything.
@@ -105,7 +117,7 @@ pub async fn worker(
         let listener = asynchronous(listener)?;
         notify::ready();
         // A front that hangs counts as lost, as a controller would.
-        keepalive(server())
+        network_server()
             .serve_with_incoming_shutdown(
                 service,
                 accept::unix(listener, args.front_user, audit),
@@ -326,10 +338,7 @@ async fn serve_tcp<S: Agent>(
     }
     notify::ready();
     let incoming = accept::tcp(listener, trust, audit);
-    keepalive(server())
-        .serve_with_incoming_shutdown(service, incoming, stopped)
-        .await
-        .map_err(failed)
+    network_server().serve_with_incoming_shutdown(service, incoming, stopped).await.map_err(failed)
 }
 
 fn asynchronous(listener: std::os::unix::net::UnixListener) -> Result<UnixListener, AgentError> {
@@ -344,8 +353,9 @@ fn server() -> Server {
         .http2_max_header_list_size(MAX_HEADER_BYTES)
 }
 
-fn keepalive(server: Server) -> Server {
-    server
+/// Returns the server of a front, a worker or an agent on a network. It closes connections whose other end is silent.
+pub fn network_server() -> Server {
+    server()
         .http2_keepalive_interval(Some(wire::KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(wire::KEEPALIVE_TIMEOUT))
 }
@@ -417,5 +427,17 @@ async fn undo_all(executor: &Handle) {
         Ok(reply) if reply.failed.is_empty() => {}
         Ok(reply) => tracing::error!(failed = ?reply.failed, "not everything could be undone"),
         Err(error) => tracing::error!(%error, "undo"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_process_is_noted_where_a_front_can_be_a_service() {
+        let noted = [(true, true), (true, false), (false, true), (false, false)]
+            .map(|(has_tls, has_systemd)| one_process_note(has_tls, has_systemd).is_some());
+        assert_eq!(noted, [true, false, false, false]);
     }
 }

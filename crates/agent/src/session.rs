@@ -126,7 +126,7 @@ pub enum Refused {
     /// Another run holds the node.
     #[error(
         "this node is busy: {holder} is {state}; wait for its end, or if its controller is gone, restart the node's agent \
-         (`systemctl restart ccbench-agent`), which undoes the changes"
+         (`systemctl try-restart ccbench-agent ccbench-agent-worker`), which undoes the changes"
     )]
     Busy {
         /// The trial that holds it.
@@ -177,7 +177,7 @@ pub enum Refused {
     /// A Reset of another run's trial.
     #[error(
         "this node is held by {holder}, not by run {run_id} (epoch {epoch}); wait for its end, or if its controller is gone, restart the \
-         node's agent (`systemctl restart ccbench-agent`), which undoes the changes"
+         node's agent (`systemctl try-restart ccbench-agent ccbench-agent-worker`), which undoes the changes"
     )]
     NotYours {
         /// The run in the request.
@@ -299,7 +299,10 @@ mod tests {
         let other = prepared(5).on(reset("other", 0)).expect_err("not its trial");
         for refused in [busy, other] {
             let text = refused.to_string();
-            assert!(text.contains("systemctl restart ccbench-agent"), "{text}");
+            assert!(
+                text.contains("systemctl try-restart ccbench-agent ccbench-agent-worker"),
+                "{text}"
+            );
             assert!(!text.contains("Reset"), "{text}");
         }
     }

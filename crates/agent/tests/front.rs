@@ -70,6 +70,20 @@ async fn a_front_answers_as_one_process_does() {
 }
 
 #[tokio::test]
+async fn the_description_of_a_node_says_that_its_agent_is_one_process() {
+    // Otherwise there are no services to choose from.
+    let has_systemd = std::path::Path::new("/run/systemd/system").is_dir();
+    let one_process = usize::from(has_systemd);
+    for (mode, expected) in [(Mode::OneProcess, one_process), (Mode::FrontAndWorker, 0)] {
+        let agent = Agent::start_as(mode, &[]).await;
+        let mut client = client_of(&agent, 2, &[Scope::Read]).await;
+        let notes = client.describe(wire::DescribeRequest {}).await.unwrap().into_inner().notes;
+        let found = notes.iter().filter(|note| note.contains("enable --now ccbench-agent-front"));
+        assert_eq!(found.count(), expected, "{mode:?}: {notes:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_trial_runs_through_front_and_worker() {
     let agent = split().await;
     let mut client = client_of(&agent, 2, &[Scope::Run]).await;
