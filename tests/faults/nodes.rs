@@ -362,9 +362,13 @@ pub fn pair(bench: &Bench) -> [Node; 2] {
         a.namespace.shell(&format!("ip addr add {net}.1/24 dev {dev} && ip link set {dev} up"));
         b.namespace.shell(&format!("ip addr add {net}.2/24 dev {dev} && ip link set {dev} up"));
     }
-    // IPv6 addresses are tentative for some seconds.
+    // A veth has its carrier a moment after its peer is up, and then an IPv6 address, which is tentative for some seconds.
     wait_for("addresses", Duration::from_secs(20), || {
-        nodes.iter().all(|node| !node.namespace.shell("ip address").contains("tentative"))
+        nodes.iter().all(|node| {
+            let shown = node.namespace.shell("ip address show up");
+            let count = |part: &str| shown.matches(part).count();
+            (count("state UP"), count("inet6 fe80:"), count("tentative")) == (2, 2, 0)
+        })
     });
     nodes
 }

@@ -45,13 +45,29 @@ fn clean_state_dirs(root: &Path, cleaned: &mut Cleaned) -> Result<(), JournalErr
     let is_own = |name: &OsStr| {
         Some(name) == own.file_name() || name.to_string_lossy().starts_with(&of_links)
     };
-    let entries = check_state_root(root).and_then(|()| std::fs::read_dir(root));
-    let entries = entries.into_iter().flatten().flatten();
-    let mut dirs: Vec<(OsString, PathBuf)> = entries
-        .map(|entry| (entry.file_name(), entry.path()))
-        .filter(|(name, _)| is_own(name) || is_state_dir(name))
-        .filter(|(_, dir)| dir.is_dir())
-        .collect();
+    // An error of this check has no number. `sweep` reports it.
+    let is_foreign = |error: &io::Error| {
+        error.kind() == io::ErrorKind::PermissionDenied && error.raw_os_error().is_none()
+    };
+    let list = |error: io::Error| format!("list {}: {error}", root.display());
+    let entries = match check_state_root(root).and_then(|()| std::fs::read_dir(root)) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound || is_foreign(&error) => {
+            return Ok(());
+        }
+        Err(error) => {
+            cleaned.outcome.failed.push(list(error));
+            return Ok(());
+        }
+    };
+    let mut dirs: Vec<(OsString, PathBuf)> = Vec::new();
+    for entry in entries {
+        match entry {
+            Ok(entry) => dirs.push((entry.file_name(), entry.path())),
+            Err(error) => cleaned.outcome.failed.push(list(error)),
+        }
+    }
+    dirs.retain(|(name, dir)| (is_own(name) || is_state_dir(name)) && dir.is_dir());
     dirs.sort();
     for (name, dir) in dirs {
         match lock(&dir) {
@@ -127,6 +143,19 @@ mod tests {
         assert_eq!(journal, "of another namespace");
         assert!(live.exists() && other.iter().all(|dir| dir.exists()));
         drop(held);
+    }
+
+    #[test]
+    fn a_root_that_cannot_be_listed_is_no_empty_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("agents");
+        let mut cleaned = Cleaned::default();
+        clean_state_dirs(&file, &mut cleaned).unwrap();
+        assert!(cleaned.is_nothing(), "it does not exist: {cleaned:?}");
+        std::fs::write(&file, "").unwrap();
+        clean_state_dirs(&file, &mut cleaned).unwrap();
+        let [failed] = &cleaned.outcome.failed[..] else { panic!("{cleaned:?}") };
+        assert!(failed.starts_with(&format!("list {}: ", file.display())), "{failed}");
     }
 
     #[test]
