@@ -17,8 +17,10 @@ all: build
 setup:
 	@scripts/setup.sh
 
+# With the features that the tests enable in tokio: otherwise, Polars, which depends on it, would be compiled once for the programs and once
+# for the tests.
 build: setup
-	@cargo build --locked -p ccbench -p ccbench-agent
+	@cargo build --locked -p ccbench -p ccbench-agent --features ccbench/test-util
 
 demo: build
 	$(BIN)/ccbench run plans/quickstart.toml
@@ -68,7 +70,7 @@ soak: test-faults
 
 # Exchanges a million timestamps with an agent whose clock offset is known exactly. Needs root; takes minutes.
 test-clock: build
-	cargo run --locked -p ccbench --example clock_bounds -- $(BIN)/ccbench-agent 1000000
+	cargo run --locked -p ccbench --features test-util --example clock_bounds -- $(BIN)/ccbench-agent 1000000
 
 # Compares the digests of the simulator's rows on an emulated architecture with those of this one. Takes minutes the first time.
 test-arm64:
@@ -210,6 +212,7 @@ SHARE := $(DESTDIR)$(PREFIX)/share
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/ccbench $(DESTDIR)$(PREFIX)/bin/ccbench-agent
 	rm -f $(DESTDIR)$(PREFIX)/lib/systemd/system/ccbench-agent*.service $(DESTDIR)$(PREFIX)/lib/systemd/system/ccbench-agent*.socket
+	rm -f $(DESTDIR)$(PREFIX)/lib/systemd/system/ccbench-agent*.timer
 	rm -f $(DESTDIR)$(PREFIX)/lib/sysusers.d/ccbench.conf
 	rm -f $(SHARE)/man/man1/ccbench*.1 $(SHARE)/bash-completion/completions/ccbench $(SHARE)/fish/vendor_completions.d/ccbench.fish
 	rm -f $(SHARE)/zsh/site-functions/_ccbench $(SHARE)/zsh/vendor-completions/_ccbench

@@ -36,7 +36,7 @@ use floods::Floods;
 use per_client::{MAX_PER_CLIENT, PerClient};
 use refusals::RefusalLog;
 
-pub use connection::Connection;
+pub use connection::{Connection, Transport};
 
 /// Limit of concurrent connections; each controller has one.
 const MAX_CONNECTIONS: usize = 64;
@@ -258,6 +258,24 @@ pub fn tcp(listener: TcpListener, trust: Option<Trust>, audit: Audit) -> Incomin
                 () = floods.end_due() => floods.end(&listener),
                 () = log.summary_due() => log.summarize(clock::now_ns()),
             }
+        }
+    });
+    incoming
+}
+
+/// Accepts connections of another transport, such as the network of a simulation. Their clients may do everything, as on a Unix socket.
+#[doc(hidden)]
+pub fn other<T, F>(next: impl Fn() -> F + Send + Sync + 'static, audit: Audit) -> Incoming
+where
+    T: Transport + 'static,
+    F: Future<Output = io::Result<T>> + Send + 'static,
+{
+    const PEER: &str = "another transport";
+    let (gate, incoming) = Gate::new(None);
+    tokio::spawn(async move {
+        let mut log = RefusalLog::new(audit);
+        while let Some(stream) = gate.accept(&next).await {
+            gate.admit(Stream::Other(Box::new(stream)), Client::local(PEER), PEER, &mut log).await;
         }
     });
     incoming

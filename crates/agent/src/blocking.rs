@@ -5,14 +5,20 @@ use std::sync::mpsc::{SendError, channel};
 
 use tokio::sync::oneshot;
 
+use crate::clock;
+
 /// Runs `work` on a thread of its own, which is in the namespaces of the calling thread, and waits for its end. Without a thread, for example
 /// because their number is limited, `work` runs on the calling one: what undoes changes must not fail for that. Continues a panic of `work`.
-/// If the returned future is dropped, `work` still runs to its end.
+/// If the returned future is dropped, `work` still runs to its end. In a simulation, `work` runs on the calling thread, because simulated time
+/// does not wait for another one.
 pub async fn run<T, W>(work: W) -> T
 where
     T: Send + 'static,
     W: FnOnce() -> T + Send + 'static,
 {
+    if clock::is_simulated() {
+        return work();
+    }
     let (give, take) = channel::<W>();
     let (running, ended) = oneshot::channel::<()>();
     let thread = std::thread::Builder::new().name("blocking".to_owned()).spawn(move || {

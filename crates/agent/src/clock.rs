@@ -1,6 +1,7 @@
 //! The node's clocks. No other module of this crate reads one, except through tokio's timer.
 #![expect(clippy::disallowed_methods, reason = "the module that reads clocks")]
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -28,7 +29,29 @@ pub struct Offsets {
     pub boottime: Offset,
 }
 
+/// The clock of a simulation.
+static SIMULATED: OnceLock<fn() -> Option<u64>> = OnceLock::new();
+
+/// Lets `now_ns` replace every clock, where it returns one: on a thread that runs a simulation. Only the first call in a process has an effect.
+/// Used by `tests/turmoil`.
+#[doc(hidden)]
+pub fn simulate(now_ns: fn() -> Option<u64>) {
+    let _ = SIMULATED.set(now_ns);
+}
+
+/// Whether a simulation's clock replaces those of the kernel on this thread.
+pub fn is_simulated() -> bool {
+    simulated_ns().is_some()
+}
+
+fn simulated_ns() -> Option<u64> {
+    SIMULATED.get().and_then(|now_ns| now_ns())
+}
+
 fn read_ns(id: ClockId) -> i64 {
+    if let Some(now_ns) = simulated_ns() {
+        return now_ns.cast_signed();
+    }
     let time = clock_gettime(id);
     time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec)
 }

@@ -21,6 +21,7 @@ use crate::clock;
 use crate::clock_offset::{ClockHistory, ClockOffset};
 use crate::exit::ExitCode;
 use crate::tls::{Tls, TlsError};
+use crate::virtual_network;
 use causes::{CertificateRefusal, chain, is_refused, refused_certificate};
 
 mod causes;
@@ -330,7 +331,18 @@ async fn connect(node: &str, address: &Address, tls: Option<&Tls>) -> Result<Cha
                 let by_node = || Some(refused_certificate(&chain(e))?.to_string());
                 tls.and_then(|tls| tls.refusal(e)).or_else(by_node)
             };
-            endpoint.connect().await.map_err(|e| match refusal(&e) {
+            let connected = match virtual_network::connector() {
+                None => endpoint.connect().await,
+                Some(connect) => {
+                    let target = target.clone();
+                    let connector = tower::service_fn(move |_: tonic::codegen::http::Uri| {
+                        let opened = connect(target.clone());
+                        async move { opened.await.map(TokioIo::new) }
+                    });
+                    endpoint.connect_with_connector(connector).await
+                }
+            };
+            connected.map_err(|e| match refusal(&e) {
                 Some(why) => fail(format!("{target}: {why}")),
                 None if is_refused(&e) => fail(format!(
                     "{target}: {}; is `ccbench-agent serve --listen tcp:…` running there?",

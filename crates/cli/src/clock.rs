@@ -9,7 +9,14 @@ use jiff::Timestamp;
 use jiff::civil::Date;
 use tokio::time::Instant;
 
-pub use ccbench_results::clock::{monotonic_ns, realtime_ns, utc_minus_monotonic_ns};
+pub use ccbench_results::clock::{realtime_ns, utc_minus_monotonic_ns};
+
+use crate::virtual_network;
+
+/// Returns CLOCK_MONOTONIC in nanoseconds, or the clock of a simulation.
+pub fn monotonic_ns() -> u64 {
+    virtual_network::now_ns().unwrap_or_else(ccbench_results::clock::monotonic_ns)
+}
 
 /// Returns the runtime's clock (CLOCK_MONOTONIC), for time limits.
 pub fn now() -> Instant {

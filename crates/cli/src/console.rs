@@ -6,7 +6,16 @@ use std::io::{self, IsTerminal as _, Write as _};
 
 use ccbench_proto::printable;
 
-pub use ccbench_io::console::{Log, message, print};
+pub use ccbench_io::console::{Log, print};
+
+use crate::virtual_network;
+
+/// Writes a message to standard error. A closed pipe is not an error. In a simulation, writes nothing.
+pub fn message(text: impl Display) {
+    if virtual_network::now_ns().is_none() {
+        ccbench_io::console::message(text);
+    }
+}
 
 /// Writes a JSON document and a line break to standard output. A closed pipe is not an error.
 pub fn print_json(document: &impl Display) {

@@ -55,6 +55,11 @@ impl Interrupt {
         Ok(Self(receive))
     }
 
+    /// Returns a request that never comes.
+    pub fn never() -> Self {
+        Self(watch::channel(None).1)
+    }
+
     /// Completes when the user wants to stop.
     pub async fn requested(&mut self) {
         if self.0.wait_for(Option::is_some).await.is_err() {

@@ -49,6 +49,8 @@ mod testbed;
 mod tls;
 mod trace_files;
 mod view;
+#[doc(hidden)]
+pub mod virtual_network;
 mod virtual_trial;
 
 use std::ffi::OsString;
@@ -103,6 +105,18 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> i32 {
         error.exit_code()
     });
     code.number()
+}
+
+/// Runs `ccbench run` with these arguments on the installed [`virtual_network`], in the caller's runtime. Used by `tests/turmoil`.
+///
+/// # Errors
+/// The arguments are no `ccbench run`, the run could not start, or an error has stopped it.
+#[doc(hidden)]
+pub async fn run_simulated(arguments: &[&str]) -> Result<(), CliError> {
+    match Cli::try_parse_from(arguments).map(|cli| cli.command) {
+        Ok(Command::Run(args)) => run::run_simulated(&args).await,
+        _ => Err(run::error::RunUsageError::NothingToRun.into()),
+    }
 }
 
 /// Logs to standard error: steps with `-v`, messages with `-vv`. A filter in `CCBENCH_LOG` overrides both.

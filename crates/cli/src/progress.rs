@@ -15,6 +15,7 @@ use serde_json::json;
 use crate::clock;
 use crate::console::{message, print_json};
 use crate::live::Live;
+use crate::virtual_network;
 use trial::WallTime;
 
 pub use reading::ReadingProgress;
@@ -159,9 +160,10 @@ impl Progress {
     }
 }
 
-/// Returns whether standard error is a terminal without log lines.
+/// Returns whether standard error is a terminal without log lines. A simulation has none.
 fn has_bars() -> bool {
-    std::io::stderr().is_terminal() && !tracing::enabled!(tracing::Level::INFO)
+    let is_hidden = virtual_network::now_ns().is_some() || tracing::enabled!(tracing::Level::INFO);
+    std::io::stderr().is_terminal() && !is_hidden
 }
 
 fn new_bar(length: u64) -> ProgressBar {

@@ -35,11 +35,17 @@ pub struct Connection {
     pub(super) _place: Option<Place>,
 }
 
+/// The bytes of a connection that is neither TCP nor a Unix socket, such as one of a simulated network.
+pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
+
 /// The bytes of a connection.
 pub(super) enum Stream {
     Unix(UnixStream),
     Tcp(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
+    Other(Box<dyn Transport>),
 }
 
 impl Connection {
@@ -60,7 +66,7 @@ impl Connected for Connection {
 
     fn connect_info(&self) -> ConnectionHandle {
         let peer = match &self.stream {
-            Stream::Unix(_) => None,
+            Stream::Unix(_) | Stream::Other(_) => None,
             Stream::Tcp(stream) => peer(stream),
             Stream::Tls(stream) => peer(stream.get_ref().0),
         };
@@ -90,6 +96,7 @@ impl AsyncRead for Connection {
             Stream::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
             Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
             Stream::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+            Stream::Other(stream) => Pin::new(stream).poll_read(cx, buf),
         }
     }
 }
@@ -105,6 +112,7 @@ impl AsyncWrite for Connection {
             Stream::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
             Stream::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
             Stream::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+            Stream::Other(stream) => Pin::new(stream).poll_write(cx, buf),
         }
     }
 
@@ -114,6 +122,7 @@ impl AsyncWrite for Connection {
             Stream::Unix(stream) => Pin::new(stream).poll_flush(cx),
             Stream::Tcp(stream) => Pin::new(stream).poll_flush(cx),
             Stream::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            Stream::Other(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
@@ -122,6 +131,7 @@ impl AsyncWrite for Connection {
             Stream::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
             Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
             Stream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Other(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }

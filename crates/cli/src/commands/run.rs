@@ -150,7 +150,24 @@ fn interrupt() -> Result<Interrupt, RuntimeError> {
 /// # Errors
 /// No trial could be started. Errors of later trials are in [`CompletedRun`].
 pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun, CliError> {
-    let interrupt = interrupt()?;
+    run_plan_until(interrupt()?, args, source).await
+}
+
+/// Runs the command in a simulation, where nobody interrupts it, without summary and report.
+///
+/// # Errors
+/// As [`run_plan`], and those of later trials.
+pub async fn run_simulated(args: &RunArgs) -> Result<(), CliError> {
+    let completed = run_plan_until(Interrupt::never(), args, plan_source(args)?).await?;
+    completed.recorded?;
+    Ok(completed.result?)
+}
+
+async fn run_plan_until(
+    interrupt: Interrupt,
+    args: &RunArgs,
+    source: PlanSource,
+) -> Result<CompletedRun, CliError> {
     Views::check(args.options.view, args.options.json)?;
     let out = args.options.out.to_string_lossy();
     if ccbench_store::is_url(&out) {

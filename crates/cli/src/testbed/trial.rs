@@ -30,6 +30,7 @@ use crate::interrupt::Interrupt;
 use crate::progress::TrialProgress;
 use crate::recorder::TrialRecorder;
 use crate::runner::Trial;
+use crate::virtual_network;
 
 /// Time from "all nodes are ready" to the first phase. In this time the start reaches every node, and the base RTT is measured on
 /// the idle path.
@@ -83,8 +84,10 @@ pub(super) async fn run(
         // Changes in a namespace of this machine disappear with the namespace.
         testbed.broken = true;
     }
-    // The runtime keeps answering the nodes while the writer finishes.
-    recorder.writer.finished().await;
+    // The runtime keeps answering the nodes while the writer finishes. Simulated time does not wait for the writer's thread; the commit does.
+    if virtual_network::now_ns().is_none() {
+        recorder.writer.finished().await;
+    }
     if let Err(error) = result {
         recorder.writer.abandon(&error.to_string())?;
         return Err(error);
