@@ -2,7 +2,8 @@
 # Builds the packages of a release: dist.sh OUT [PACKAGE…]
 #   OUT      directory of the packages; other files in it stay
 #   PACKAGE  tarball, deb, wheel, image, sif, sbom (all of these by default), lab (the lab's kernels, after `make lab`)
-# The image has the kernels in the file LAB_KERNELS, by default those of the package lab in OUT if it exists.
+# The image has the kernels in the file LAB_KERNELS, by default those of the package lab in OUT if it exists. BASE_IMAGE is the image
+# that it is based on, by default Debian's.
 # At the end, writes SHA256SUMS of all files in OUT. docs/packages.md describes the packages. A package that cannot be built here is an
 # error if it was named, and otherwise skipped with a note.
 set -euo pipefail
@@ -88,7 +89,7 @@ Architecture: $architecture
 Maintainer: the ccbench project <ccbench@localhost>
 Installed-Size: $(du -sk "$root/usr" | cut -f 1)
 Depends: $depends
-Recommends: iperf3
+Recommends: iperf3, iproute2
 Suggests: kmod, qemu-system-x86
 Section: net
 Priority: optional
@@ -103,7 +104,18 @@ EOF
 set -e
 # The user of ccbench-agent-front.service.
 if command -v systemd-sysusers >/dev/null; then systemd-sysusers ccbench.conf || true; fi
-if [ -d /run/systemd/system ]; then systemctl daemon-reload || true; fi
+if [ -d /run/systemd/system ]; then
+    systemctl daemon-reload || true
+    # A newly installed node has neither service enabled.
+    if systemctl is-enabled -q ccbench-agent.service 2>/dev/null && ! systemctl is-enabled -q ccbench-agent-front.service 2>/dev/null; then
+        cat <<'END'
+ccbench: this node keeps its agent in one process, ccbench-agent.service, which reads controllers' connections with all of the agent's
+privileges. To run an unprivileged front and a worker instead:
+  systemctl disable --now ccbench-agent && systemctl enable --now ccbench-agent-front
+They do not use CCBENCH_ARGUMENTS and the drop-ins of ccbench-agent.service: see "Front and worker" in docs/guide.md.
+END
+    fi
+fi
 EOF
     # The agent and its worker undo their changes when they stop. The worker needs the loader for that, so the loader stops last.
     cat >"$root/DEBIAN/prerm" <<'EOF'
@@ -112,6 +124,7 @@ set -e
 if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
     systemctl stop ccbench-agent.service ccbench-agent-front.service ccbench-agent-worker.socket ccbench-agent-worker.service || true
     systemctl stop ccbench-agent-loader.socket ccbench-agent-loader.service || true
+    systemctl stop ccbench-agent-renew.timer || true
 fi
 EOF
     chmod 755 "$root/DEBIAN/postinst" "$root/DEBIAN/prerm"
@@ -169,8 +182,11 @@ origin() { # PACKAGE: distribution, name, version and architecture, separated by
 }
 
 image() {
-    local tool file=$out/ccbench-$version-$arch.oci.tar debs
-    tool=$(command -v podman || command -v docker) || { skip image "install podman or docker"; return; }
+    local tool file=$out/ccbench-$version-$arch.oci.tar debs base=()
+    # The program of docker may be there without its daemon.
+    tool=$(command -v podman) || tool=$(docker info >/dev/null 2>&1 && command -v docker) ||
+        { skip image "install podman, or install and start docker"; return; }
+    [ -z "${BASE_IMAGE:-}" ] || base=(--build-arg "BASE=$BASE_IMAGE")
     debs=("$out/ccbench_${version}_"*.deb)
     [ -e "${debs[0]}" ] || { skip image "build the package deb first"; return; }
     mkdir -p "$work/image/kernels"
@@ -181,7 +197,7 @@ image() {
     else
         echo "dist: image: it has no lab kernels; to include them, build the package lab first" >&2
     fi
-    "$tool" build -q -t "ccbench:$version" -t ccbench:latest -f scripts/Containerfile "$work/image" ||
+    "$tool" build -q "${base[@]}" -t "ccbench:$version" -t ccbench:latest -f scripts/Containerfile "$work/image" ||
         { skip image "$tool cannot build it"; return; }
     rm -f "$file"
     case $tool in

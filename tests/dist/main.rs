@@ -118,14 +118,16 @@ fn packages_have_programs_manuals_completions_and_the_unit() {
         assert!(read("share/ccbench/agent.conf.example").contains("\nCCBENCH_LISTEN=tcp:"));
         let script = tree.get(&inside("share/ccbench/install-agent.sh")).unwrap();
         assert_ne!(std::fs::metadata(script).unwrap().permissions().mode() & 0o111, 0);
-        for name in ["front", "worker", "loader"] {
+        for name in ["front", "worker", "loader", "renew"] {
             let unit = read(&format!("lib/systemd/system/ccbench-agent-{name}.service"));
             let starts = format!("ExecStart={programs_in}/ccbench-agent {name} ");
             assert!(unit.contains(&starts), "{unit}");
         }
         let socket = read("lib/systemd/system/ccbench-agent-worker.socket");
         assert!(socket.contains("SocketUser=ccbench-front"), "{socket}");
-        assert!(tree.contains_key(&inside("lib/systemd/system/ccbench-agent-loader.socket")));
+        for unit in ["ccbench-agent-loader.socket", "ccbench-agent-renew.timer"] {
+            assert!(tree.contains_key(&inside(&format!("lib/systemd/system/{unit}"))), "{unit}");
+        }
         assert!(read("lib/sysusers.d/ccbench.conf").contains("\nu ccbench-front "));
         assert!(read("share/man/man1/ccbench-run.1").contains("ccbench"));
         assert!(read("share/man/man1/ccbench-agent.1").contains("ccbench\\-agent\\-serve(1)"));
@@ -140,6 +142,35 @@ fn packages_have_programs_manuals_completions_and_the_unit() {
         assert!(read("share/doc/ccbench/LICENSE").contains("Apache License"));
         assert!(read("share/doc/ccbench/docs/plan.md").contains("## `[links]`"));
         links_work(&root.join(inside("share/doc/ccbench")));
+    }
+}
+
+/// Runs the script of the .deb that follows an installation, beside a systemd in which these services are enabled.
+fn configured(bench: &Bench, enabled: &[&str]) -> String {
+    let dist = std::fs::read_to_string(source_root().join("scripts/dist.sh")).unwrap();
+    let begin = "/DEBIAN/postinst\" <<'EOF'\n";
+    let script = dist.split_once(begin).and_then(|(_, rest)| rest.split_once("\nEOF\n")).unwrap().0;
+    assert_eq!(script.matches("/run/systemd/system").count(), 1, "{script}");
+    let script = script.replace("/run/systemd/system", &bench.path(".").display().to_string());
+    let units = enabled.join(" ");
+    let systemctl = format!(
+        "#!/bin/sh\n[ \"$1 $2\" = 'is-enabled -q' ] || exit 0\ncase ' {units} ' in *\" $3 \"*) ;; *) exit 1 ;; esac\n"
+    );
+    bench.program("bin/systemctl", &systemctl);
+    bench.program("bin/systemd-sysusers", "#!/bin/sh\n");
+    let path = format!("{}:{}", bench.path("bin").display(), std::env::var("PATH").unwrap());
+    let done = succeed(Command::new("sh").args(["-c", &script, "postinst"]).env("PATH", path));
+    String::from_utf8(done.stdout).unwrap()
+}
+
+#[test]
+fn an_upgraded_node_with_one_process_gets_the_commands_that_divide_it() {
+    let bench = Bench::new();
+    let (one, front) = ("ccbench-agent.service", "ccbench-agent-front.service");
+    let kept = configured(&bench, &[one]);
+    assert!(kept.contains("systemctl enable --now ccbench-agent-front"), "{kept}");
+    for enabled in [&[][..], &[front][..], &[one, front][..]] {
+        assert_eq!(configured(&bench, enabled), "", "{enabled:?}");
     }
 }
 

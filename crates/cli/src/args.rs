@@ -57,7 +57,8 @@ const EXIT_CODES: &str = "Exit codes: 0 success · 1 a file is damaged, or canno
 invalid · 3 the testbed, an agent or a scheduler is not available, or a certificate already exists or is revoked (`pki`) · 4 `artifact rerun` or `artifact claim`: not reproduced · 130 interrupted · 143 \
 `run --shard` was terminated; run it again.\nOf commands that run trials (`run`, `merge`, `submit`, `reproduce`, `scorecard`, `trace record`): 0 \
 every trial is ok or degraded, and every measured claim holds · 1 a trial failed · 4 a claim does not hold.\n\
-First steps: `ccbench new`, then `ccbench check plan.toml` and `ccbench run plan.toml`.";
+First steps: `ccbench new`, then `ccbench check plan.toml` and `ccbench run plan.toml`. A package has the documents in share/doc/ccbench/docs \
+below /usr or the virtual environment; begin with tutorial.md.";
 
 /// The sub-commands.
 #[derive(Debug, Subcommand)]
@@ -509,7 +510,8 @@ pub struct PlotArgs {
     pub filters: Vec<(String, String)>,
     /// Metrics instead of the default ones: of the summary (`srtt`, `srtt:p95`) for phases, heatmap and lines; `throughput_share` for
     /// the last two; `throughput`, `srtt`, `cwnd`, `in_flight`, `queue`, `rate`, `probe_rtt`, `retransmissions` for series; variables
-    /// for cc_state; `acknowledged`, `sent`, `retransmitted`, `cwnd`, `window` for time_sequence.
+    /// for cc_state; `acknowledged`, `sent`, `retransmitted`, `cwnd`, `window` for time_sequence. Heatmaps and lines have a figure for
+    /// each metric.
     #[arg(long = "metric", value_name = "NAME[:STAT]", value_delimiter = ',')]
     pub metrics: Vec<String>,
     /// Factor on the horizontal axis of a heatmap or of lines [default: the last factor that varies].

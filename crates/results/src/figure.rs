@@ -4,9 +4,12 @@
 //! - `canvas` and `axes` draw; `png` rasterises.
 //! - Each of the other modules lays out one or two kinds of figures.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::error::io_error;
+use crate::journal::TrialEnd;
+use crate::model::TrialStatus;
 use crate::part::write_bytes;
 use crate::summary::Summary;
 
@@ -32,21 +35,52 @@ use error::Result;
 pub use png::PngError;
 pub use request::{COLUMN_MM, Figure, Format, Kind, Request, TWO_COLUMNS_MM};
 
-/// Draws all figures of a request: one figure for kinds that aggregate trials, one per point for kinds that show a trial.
+/// Draws all figures of a request: one figure for kinds that aggregate trials, one per point for kinds that show a trial. Heatmaps and
+/// lines have a figure for each metric.
 ///
 /// # Errors
 /// The run cannot be read, or has no data for this kind. In the latter case, the error lists the kinds that it has data for.
 pub fn draw(run_dir: &Path, request: &Request) -> Result<Vec<Figure>> {
-    let data = Selection::open(run_dir, request)?;
-    let mut figures = draw_kind(&data).map_err(|error| match error {
-        FigureError::NoData { path, kind, reason, possible } => {
-            let possible = other_kinds(&data).unwrap_or(possible);
-            FigureError::NoData { path, kind, reason, possible }
-        }
-        other => other,
-    })?;
+    Ok(draw_with_note(run_dir, request)?.0)
+}
+
+/// Draws the figures as [`draw`] does. Also returns how many of their trials are degraded, with the codes of the reasons, as text for
+/// people; `None` if no trial is.
+///
+/// # Errors
+/// As [`draw`].
+pub fn draw_with_note(run_dir: &Path, request: &Request) -> Result<(Vec<Figure>, Option<String>)> {
+    let mut data = Selection::open(run_dir, request)?;
+    let mut figures = Vec::new();
+    for metrics in request.metrics_of_figures() {
+        data.request.metrics = metrics;
+        let drawn = draw_kind(&data).map_err(|error| match error {
+            FigureError::NoData { path, kind, reason, possible } => {
+                let possible = other_kinds(&data).unwrap_or(possible);
+                FigureError::NoData { path, kind, reason, possible }
+            }
+            other => other,
+        })?;
+        figures.extend(drawn);
+    }
     make_stems_unique(&mut figures);
-    Ok(figures)
+    Ok((figures, degraded_trials(&data)))
+}
+
+fn degraded_trials(data: &Selection) -> Option<String> {
+    let shown: Vec<&TrialEnd> = match data.request.kind.is_of_one_trial() {
+        true => data.first_trials(),
+        false => data.trials.iter().collect(),
+    };
+    let is_degraded = |end: &&&TrialEnd| end.status == TrialStatus::Degraded;
+    let degraded: Vec<&TrialEnd> = shown.iter().filter(is_degraded).copied().collect();
+    let reasons = degraded.iter().flat_map(|end| &end.reasons);
+    let codes: BTreeSet<&str> = reasons.map(|reason| reason.code.as_str()).collect();
+    let codes = codes.into_iter().collect::<Vec<_>>().join(", ");
+    let codes = if codes.is_empty() { codes } else { format!(" ({codes})") };
+    let are = if degraded.len() == 1 { "is" } else { "are" };
+    (!degraded.is_empty())
+        .then(|| format!("{} of {} trials {are} degraded{codes}", degraded.len(), shown.len()))
 }
 
 /// Draws the heatmaps of all points, from a computed summary of the run.
@@ -109,7 +143,7 @@ fn other_kinds(data: &Selection) -> Option<String> {
 
 /// Adds numbers to figures whose file names would be equal.
 fn make_stems_unique(figures: &mut [Figure]) {
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for figure in figures {
         let stem = figure.stem.clone();
         let mut nth = 2;

@@ -279,11 +279,15 @@ pub fn plot(args: PlotArgs) -> Result<ExitCode, CliError> {
     };
     let run = ReadableRun::open(&args.run)?;
     let output = run.output(args.output.as_ref(), "figures")?;
-    let figures = figure::draw(run.path(), &request)?;
+    let (figures, degraded) = figure::draw_with_note(run.path(), &request)?;
     for path in figure::write(&figures, &output, &args.format)? {
         print(&format!("{}\n", path.display()));
     }
     // On standard error, because scripts read the paths from standard output.
     message(format_args!("note: `{}` draws {}", args.kind.name(), args.kind.tables()));
+    if let Some(degraded) = degraded {
+        let run = args.run.display();
+        message(format_args!("note: {degraded}; `ccbench summarize {run}` shows the reasons"));
+    }
     Ok(ExitCode::Success)
 }

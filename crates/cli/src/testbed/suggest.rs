@@ -55,8 +55,12 @@ pub fn suggestion(plan: &CheckedPlan, host: &Host, usable: &[Engine]) -> Option<
             let (time, name) = (duration(seconds), &plan.plan().name);
             format!("`--lab` does not depend on it (about {time} for the plan `{name}`)")
         }
-        None => "`--lab` does not depend on it, after `ccbench lab build` (once, about 35 minutes)"
-            .to_owned(),
+        None => {
+            let engine = if runs_in_lab(plan, Engine::Uml) { Engine::Uml } else { Engine::Qemu };
+            format!(
+                "`--lab` does not depend on it, after `ccbench lab build --engine {engine}` (once, about 15 minutes)"
+            )
+        }
     };
     Some(format!("results may depend on this machine: {}; {how}", reasons.join("; ")))
 }

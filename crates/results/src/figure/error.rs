@@ -101,7 +101,7 @@ pub enum FigureError {
     },
     /// There is one output file for several figures.
     #[error(
-        "{} would hold {} figures ({}); name a directory, or choose one with --where",
+        "{} would hold {} figures ({}); name a directory, or choose one with --where (of heatmaps and lines, also with one --metric)",
         path.display(), stems.len(), stems.join(", ")
     )]
     OneFile {

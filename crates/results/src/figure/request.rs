@@ -81,6 +81,16 @@ impl Kind {
         }
     }
 
+    /// Returns whether a figure of this kind shows one metric.
+    const fn has_single_metric(self) -> bool {
+        matches!(self, Self::Heatmap | Self::Lines)
+    }
+
+    /// Returns whether a figure of this kind shows one trial.
+    pub(super) const fn is_of_one_trial(self) -> bool {
+        matches!(self, Self::Series | Self::CcState | Self::TimeSequence)
+    }
+
     /// Returns whether this kind draws metrics of the summary.
     pub(super) const fn is_of_summary(self) -> bool {
         matches!(self, Self::Phases | Self::Heatmap | Self::Lines)
@@ -183,6 +193,14 @@ impl Request {
             }
         }
         Ok(())
+    }
+
+    /// Returns the metrics of each figure. Kinds that show one metric have a figure for each.
+    pub(super) fn metrics_of_figures(&self) -> Vec<Vec<String>> {
+        match self.kind.has_single_metric() && !self.metrics.is_empty() {
+            true => self.metrics.iter().map(|metric| vec![metric.clone()]).collect(),
+            false => vec![self.metrics.clone()],
+        }
     }
 
     fn kinds_with_metrics() -> String {

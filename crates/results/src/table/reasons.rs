@@ -146,6 +146,6 @@ fn advice(summary: &Summary) -> Option<String> {
     };
     Some(format!(
         "CPU steal (mean over a trial): {steal}. {cause}\n\
-         What helps: `--lab` (virtual time, independent of the host's load), fewer nodes per CPU core, an idle machine.\n"
+         What helps: `--lab` (virtual time, independent of the host's load), `--sim` (no kernel, in seconds), fewer nodes per CPU core, an idle machine.\n"
     ))
 }

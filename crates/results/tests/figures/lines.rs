@@ -51,6 +51,27 @@ fn lines_draw_a_metric_over_a_factor() {
 }
 
 #[test]
+fn heatmaps_and_lines_have_a_figure_for_each_metric() {
+    let root = tempfile::tempdir().unwrap();
+    let run = made_up(root.path());
+    let names = ["throughput_sum", "srtt"];
+    for kind in [Kind::Heatmap, Kind::Lines] {
+        let metrics = names.map(str::to_owned).to_vec();
+        let request = Request { metrics, ..request(kind, &[("phase", "compete")]) };
+        let figures = figure::draw(&run, &request).unwrap();
+        let [one, other] = figures.as_slice() else { panic!("{} figures", figures.len()) };
+        for (figure, name) in [(one, names[0]), (other, names[1])] {
+            assert_eq!(cells(figure, &[("point_id", "0")], "metric"), [name]);
+            let stem = format!("{}-phase=compete-metric={name}", kind.name());
+            assert_eq!(figure.stem, stem);
+        }
+        let file = root.path().join("one.svg");
+        let error = figure::write(&figures, &file, &[]).unwrap_err().to_string();
+        assert!(error.contains("2 figures") && error.contains("--metric"), "{error}");
+    }
+}
+
+#[test]
 fn lines_need_a_factor_for_the_lines() {
     let root = tempfile::tempdir().unwrap();
     let run = run_of_factors(root.path(), 3);

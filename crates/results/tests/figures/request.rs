@@ -51,6 +51,23 @@ fn metrics_without_bars_name_the_kind_that_has_them() {
 }
 
 #[test]
+fn degraded_trials_of_figures_are_counted() {
+    let root = tempfile::tempdir().unwrap();
+    let run = made_up(root.path());
+    let note = |kind, filters: &[(&str, &str)]| {
+        figure::draw_with_note(&run, &request(kind, filters)).unwrap().1
+    };
+    // The failed trial is not in the figure.
+    let all = note(Kind::Heatmap, &[("phase", "compete")]);
+    assert_eq!(all.as_deref(), Some("1 of 3 trials is degraded (cpu_bound, samples_late)"));
+    assert_eq!(note(Kind::Heatmap, &[("phase", "compete"), ("trial", "1")]), None);
+    // A series shows the first trial of each point.
+    assert_eq!(note(Kind::Series, &[]), None);
+    let second = note(Kind::Series, &[("scheme", "cubic"), ("trial", "2")]);
+    assert_eq!(second.as_deref(), Some("1 of 1 trials is degraded (cpu_bound, samples_late)"));
+}
+
+#[test]
 fn two_values_for_a_column_are_refused() {
     // Rows, trials and points.
     for (column, [one, other]) in

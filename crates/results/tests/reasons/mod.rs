@@ -46,7 +46,7 @@ fn text_of(run: &Path) -> String {
     table::text(&RunSummary::compute(run, TrialFilter::default()).unwrap(), 120)
 }
 
-const ADVICE: &str = "What helps: `--lab` (virtual time, independent of the host's load), fewer nodes per CPU core, an idle machine.\n";
+const ADVICE: &str = "What helps: `--lab` (virtual time, independent of the host's load), `--sim` (no kernel, in seconds), fewer nodes per CPU core, an idle machine.\n";
 
 #[test]
 fn prints_each_reason_once_with_measured_steal_and_advice() {
