@@ -8,18 +8,12 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use ccbench_io::certificate::{Certificate, CertificateError, is_signed_by};
 use ccbench_io::console;
 use ccbench_io::replace::{create, staged};
-use ccbench_proto::join::{
-    JoinReply, JoinRequest, JoinToken, JoinedNode, MAX_REPLY_BYTES, NotAToken, SERVER_NAME,
-};
+use ccbench_proto::join::{JoinRequest, JoinToken, JoinedNode, NotAToken};
 use rcgen::{CertificateParams, KeyPair};
-use serde::Serialize;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::client::WebPkiServerVerifier;
 use tokio_rustls::rustls::client::danger::{
@@ -34,8 +28,8 @@ use tokio_rustls::rustls::{
     self, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme, version,
 };
 
-/// Time limit of the exchange with the authority.
-pub(crate) const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(20);
+use crate::exchange::{ExchangeError, exchange};
+
 pub(crate) const KEY: &str = "node.key";
 pub(crate) const CERTIFICATE: &str = "node.pem";
 pub(crate) const AUTHORITY: &str = "ca.pem";
@@ -99,45 +93,18 @@ pub enum JoinError {
     /// The key or the request could not be made.
     #[error("make a key: {0}")]
     Key(#[from] rcgen::Error),
-    /// The tokio runtime or the TLS library could not be set up.
-    #[error("{op}: {source}")]
-    Setup {
-        /// The operation.
-        op: &'static str,
-        /// Why.
-        source: io::Error,
-    },
-    /// The connection failed.
-    #[error(
-        "{controller}: {source}; does `ccbench pki serve` listen there? It ends when no token is left, and after many refused requests it \
-         closes connections for a minute"
-    )]
-    Connection {
-        /// The service.
-        controller: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// It took too long.
-    #[error("{controller}: no answer within {} s", EXCHANGE_TIMEOUT.as_secs())]
-    Timeout {
-        /// The service.
-        controller: String,
-    },
+    /// The TLS library could not be set up.
+    #[error("set TLS up: {0}")]
+    Tls(#[from] rustls::Error),
+    /// The authority issues no certificate.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
     /// The service does not belong to the token's authority. The token was not sent to it.
     #[error(
         "{0} does not belong to the authority that made this token; give the address of that authority's `ccbench pki serve`, or a \
          token of this authority"
     )]
     OtherAuthority(String),
-    /// The service refuses to issue a certificate.
-    #[error("{controller} refuses: {reason}")]
-    Refused {
-        /// The service.
-        controller: String,
-        /// Why.
-        reason: String,
-    },
     /// The certificate was issued but cannot be written.
     #[error(
         "{source}; the authority has already issued a certificate to {name}. On the authority's machine (`pki` is its directory), revoke \
@@ -149,7 +116,7 @@ pub enum JoinError {
         /// The error, which names the file.
         source: Box<JoinError>,
     },
-    /// The answer cannot be read, or does not fit the request.
+    /// The answer does not fit the request.
     #[error("the answer of {controller}: {source}")]
     Answer {
         /// The service.
@@ -167,11 +134,9 @@ impl JoinError {
             Self::Exists(_)
             | Self::File { .. }
             | Self::Key(_)
-            | Self::Setup { .. }
-            | Self::Connection { .. }
-            | Self::Timeout { .. }
+            | Self::Tls(_)
+            | Self::Exchange(_)
             | Self::OtherAuthority(_)
-            | Self::Refused { .. }
             | Self::Unwritten { .. }
             | Self::Answer { .. } => 1,
         }
@@ -181,9 +146,6 @@ impl JoinError {
 /// What is wrong with an answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AnswerError {
-    /// It cannot be parsed.
-    #[error("it cannot be read: {0}")]
-    Malformed(#[from] serde_json::Error),
     /// Its certificates are malformed.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
@@ -315,9 +277,6 @@ fn check(joined: &JoinedNode, token: &JoinToken, key: &KeyPair) -> Result<(), An
 fn ask(controller: &str, token: &JoinToken, key: &KeyPair) -> Result<JoinedNode, JoinError> {
     let csr = CertificateParams::new(Vec::<String>::new())?.serialize_request(key)?.pem()?;
     let request = JoinRequest { secret: token.secret().to_owned(), csr };
-    let setup = |op| move |source| JoinError::Setup { op, source };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(setup("start the tokio runtime"))?;
     let provider = Arc::new(ring::default_provider());
     let other_authority = Arc::new(AtomicBool::new(false));
     let verifier = TokenVerifier {
@@ -326,47 +285,17 @@ fn ask(controller: &str, token: &JoinToken, key: &KeyPair) -> Result<JoinedNode,
         other_authority: Arc::clone(&other_authority),
     };
     let config = ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&version::TLS13])
-        .map_err(|error| setup("set TLS up")(io::Error::other(error)))?
+        .with_protocol_versions(&[&version::TLS13])?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
-    let controller = controller.to_owned();
-    let exchange = exchange(&controller, TlsConnector::from(Arc::new(config)), &request);
-    let exchange = async { tokio::time::timeout(EXCHANGE_TIMEOUT, exchange).await };
-    match runtime.block_on(exchange) {
-        Err(_) => Err(JoinError::Timeout { controller }),
-        Ok(Err(_)) if other_authority.load(Ordering::Relaxed) => {
-            Err(JoinError::OtherAuthority(controller))
+    let connector = TlsConnector::from(Arc::new(config));
+    exchange(controller, connector, &request).map_err(|error| match error {
+        ExchangeError::Connection { controller, .. } if other_authority.load(Ordering::Relaxed) => {
+            JoinError::OtherAuthority(controller)
         }
-        Ok(Err(source)) => Err(JoinError::Connection { controller, source }),
-        Ok(Ok(line)) => match serde_json::from_str(&line) {
-            Ok(JoinReply::Issued(joined)) => Ok(joined),
-            Ok(JoinReply::Refused(reason)) => Err(JoinError::Refused { controller, reason }),
-            Err(error) => Err(JoinError::Answer { controller, source: error.into() }),
-        },
-    }
-}
-
-/// Sends a request and receives one line.
-///
-/// # Errors
-/// The connection failed, or the service is not the authority's.
-pub(crate) async fn exchange(
-    controller: &str,
-    connector: TlsConnector,
-    request: &impl Serialize,
-) -> io::Result<String> {
-    let name = ServerName::try_from(SERVER_NAME).map_err(io::Error::other)?;
-    let stream = TcpStream::connect(controller).await?;
-    let mut stream = connector.connect(name, stream).await?;
-    let mut text = serde_json::to_string(request)?;
-    text.push('\n');
-    stream.write_all(text.as_bytes()).await?;
-    stream.flush().await?;
-    let mut line = String::new();
-    BufReader::new((&mut stream).take(MAX_REPLY_BYTES)).read_line(&mut line).await?;
-    Ok(line)
+        error => error.into(),
+    })
 }
 
 /// Accepts a service that shows the token's authority and a certificate from it.
@@ -429,6 +358,7 @@ impl ServerCertVerifier for TokenVerifier {
 mod tests {
     use std::ffi::OsStr;
 
+    use ccbench_proto::join::SERVER_NAME;
     use rcgen::{BasicConstraints, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa};
 
     use super::*;
@@ -478,7 +408,7 @@ mod tests {
             main(&Args { controller, token, dir, user: None }).unwrap_err().to_string()
         };
         let error = join(root.path().join("new"));
-        assert!(error.contains("It ends when no token is left"), "{error}");
+        assert!(error.contains("ends when no token is left"), "{error}");
         join(root.path().to_owned());
         assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
     }

@@ -18,6 +18,7 @@ pub mod describe;
 pub mod enter;
 pub mod error;
 pub mod event;
+pub mod exchange;
 pub mod executor;
 pub mod files;
 pub mod flow;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use ccbench_io::certificate::{Certificate, CertificateError, is_signed_by, signed_list_number};
 use ccbench_io::{console, input};
-use ccbench_proto::join::{JoinReply, JoinedNode, RenewRequest};
+use ccbench_proto::join::{JoinedNode, RenewRequest};
 use rcgen::{CertificateParams, KeyPair};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::client::WebPkiServerVerifier;
@@ -23,7 +23,8 @@ use tokio_rustls::rustls::pki_types::{
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, version};
 
 use crate::clock;
-use crate::join::{AUTHORITY, CERTIFICATE, EXCHANGE_TIMEOUT, KEY, REVOCATIONS, exchange, publish};
+use crate::exchange::{ExchangeError, exchange};
+use crate::join::{AUTHORITY, CERTIFICATE, KEY, REVOCATIONS, publish};
 
 const DAY_S: i64 = 86_400;
 /// A certificate is due when less than its lifetime divided by this is left.
@@ -88,26 +89,9 @@ pub enum RenewError {
     /// The TLS library does not accept the node's files.
     #[error("set TLS up: {0}")]
     Tls(#[from] rustls::Error),
-    /// The tokio runtime could not be set up.
-    #[error("start the tokio runtime: {0}")]
-    Runtime(#[source] io::Error),
-    /// The connection failed.
-    #[error(
-        "{controller}: {source}; does `ccbench pki serve` listen there? Without --until-stopped it ends when no token is left, and after \
-         many refused requests it closes connections for a minute"
-    )]
-    Connection {
-        /// The service.
-        controller: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// It took too long.
-    #[error("{controller}: no answer within {} s", EXCHANGE_TIMEOUT.as_secs())]
-    Timeout {
-        /// The service.
-        controller: String,
-    },
+    /// The authority does not renew the certificate.
+    #[error("{0}; the earlier certificate stays in use")]
+    Exchange(#[from] ExchangeError),
     /// The service does not belong to the node's authority. No request was sent to it.
     #[error(
         "{controller} does not belong to the authority of {}; give the address of that authority's `ccbench pki serve`",
@@ -119,15 +103,7 @@ pub enum RenewError {
         /// The authority's file.
         authority: PathBuf,
     },
-    /// The authority does not renew the certificate.
-    #[error("{controller} refuses: {reason}")]
-    Refused {
-        /// The service.
-        controller: String,
-        /// Why.
-        reason: String,
-    },
-    /// The answer cannot be read, or does not fit the certificate.
+    /// The answer does not fit the certificate.
     #[error("the answer of {controller}: {source}; the earlier certificate stays in use")]
     Answer {
         /// The service.
@@ -140,9 +116,6 @@ pub enum RenewError {
 /// What is wrong with an answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AnswerError {
-    /// It cannot be parsed.
-    #[error("it cannot be read: {0}")]
-    Malformed(#[from] serde_json::Error),
     /// Its certificates are malformed.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
@@ -152,7 +125,7 @@ pub enum AnswerError {
     /// The authority did not sign the certificate.
     #[error("the authority did not sign its certificate")]
     Unsigned,
-    /// The certificate is not what was asked for.
+    /// The certificate is not the requested one.
     #[error("its certificate has another key, name or usage than the present one")]
     Different,
     /// The certificate expires before the present one.
@@ -272,24 +245,12 @@ impl Node {
 fn ask(controller: &str, dir: &Path, node: &Node) -> Result<JoinedNode, RenewError> {
     let csr = CertificateParams::new(Vec::<String>::new())?.serialize_request(&node.key)?.pem()?;
     let request = RenewRequest { csr };
-    let connector = node.connector()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(RenewError::Runtime)?;
-    let controller = controller.to_owned();
-    let exchange = exchange(&controller, connector, &request);
-    let exchange = async { tokio::time::timeout(EXCHANGE_TIMEOUT, exchange).await };
-    match runtime.block_on(exchange) {
-        Err(_) => Err(RenewError::Timeout { controller }),
-        Ok(Err(source)) if is_other_authority(&source) => {
-            Err(RenewError::OtherAuthority { controller, authority: dir.join(AUTHORITY) })
+    exchange(controller, node.connector()?, &request).map_err(|error| match error {
+        ExchangeError::Connection { controller, source } if is_other_authority(&source) => {
+            RenewError::OtherAuthority { controller, authority: dir.join(AUTHORITY) }
         }
-        Ok(Err(source)) => Err(RenewError::Connection { controller, source }),
-        Ok(Ok(line)) => match serde_json::from_str(&line) {
-            Ok(JoinReply::Issued(renewed)) => Ok(renewed),
-            Ok(JoinReply::Refused(reason)) => Err(RenewError::Refused { controller, reason }),
-            Err(error) => Err(RenewError::Answer { controller, source: error.into() }),
-        },
-    }
+        error => error.into(),
+    })
 }
 
 /// Whether this node's authority did not sign the certificate of the service. All authorities have the same name, so mostly only the

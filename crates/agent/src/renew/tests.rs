@@ -2,7 +2,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 use std::thread::JoinHandle;
 
-use ccbench_proto::join::SERVER_NAME;
+use ccbench_proto::join::{JoinReply, SERVER_NAME};
 use clap::CommandFactory as _;
 use rcgen::{
     BasicConstraints, CertificateRevocationListParams, CertifiedIssuer, DnType,
@@ -211,7 +211,10 @@ fn files_that_cannot_be_renewed_are_named_before_any_connection() {
     };
     let (dir, _) = node(&ca, 2900);
     let unreachable = error(&dir);
-    assert!(matches!(unreachable, RenewError::Connection { .. }), "{unreachable}");
+    assert!(
+        matches!(unreachable, RenewError::Exchange(ExchangeError::Connection { .. })),
+        "{unreachable}"
+    );
     assert!(unreachable.to_string().contains("--until-stopped"), "{unreachable}");
     std::fs::write(dir.path().join(KEY), KeyPair::generate().unwrap().serialize_pem()).unwrap();
     assert!(matches!(error(&dir), RenewError::OtherKey(_)));
@@ -247,7 +250,10 @@ fn a_certificate_is_due_in_the_last_third_of_its_lifetime() {
         main(&Args { controller, dir: dir.path().to_owned(), if_due })
     };
     renew(2900, true).unwrap();
-    assert!(matches!(renew(2900, false), Err(RenewError::Connection { .. })));
+    assert!(matches!(
+        renew(2900, false),
+        Err(RenewError::Exchange(ExchangeError::Connection { .. }))
+    ));
 }
 
 /// The unit gives the address in this way.

@@ -100,9 +100,9 @@ pub(super) fn renew(
     let _lock = tokens::lock(dir)?;
     let authority = read(&dir.join("ca.pem"), AUTHORITY)?;
     let earlier = check(dir, shown.ok_or(RenewError::NoCertificate)?, &authority, now_s)?;
-    let asked =
+    let csr =
         CertificateSigningRequestParams::from_pem(&request.csr).map_err(RenewError::Request)?;
-    if asked.public_key.der_bytes() != earlier.public_key {
+    if csr.public_key.der_bytes() != earlier.public_key {
         return Err(RenewError::OtherKey);
     }
     let order = Order {
@@ -112,7 +112,7 @@ pub(super) fn renew(
         usage: ExtendedKeyUsagePurpose::ServerAuth,
         days: Some(days(&earlier)),
     };
-    let certificate = sign(&order, &asked.public_key, &issuer(dir)?)?;
+    let certificate = sign(&order, &csr.public_key, &issuer(dir)?)?;
     let path = dir.join(format!("{}.pem", earlier.name));
     let later = Certificate::from_pem(certificate.as_bytes()).map_err(unreadable(&path))?;
     // Before the earlier one is replaced: otherwise no record might have its serial number.
