@@ -29,7 +29,7 @@ use crate::live::update::Update;
 use crate::paths::state_root;
 
 /// Time between two updates of a subscriber.
-const UPDATE_EVERY: Duration = Duration::from_millis(200);
+const UPDATE_EVERY: Duration = Duration::from_millis(150);
 /// If an update takes long to make, the pause is at least this many times as long. Updates of thousands of flows take
 /// milliseconds, and the run waits during a part of that time.
 const UPDATE_PAUSE: u32 = 20;
