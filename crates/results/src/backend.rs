@@ -1,5 +1,8 @@
 //! Backends as recorded in `run.json`.
 
+use std::collections::BTreeSet;
+use std::fmt;
+
 use ccbench_proto::plan::{Engine, Series};
 use serde::{Deserialize, Serialize};
 
@@ -68,6 +71,23 @@ pub enum DilationSource {
     Calibrated,
 }
 
+/// The kind, and the versions that distinguish its results: "simulator, model 3".
+impl fmt::Display for RunBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Testbed => f.write_str("testbed"),
+            Self::Import => f.write_str("import"),
+            Self::Simulator { model_version } => write!(f, "simulator, model {model_version}"),
+            Self::Lab { images } => {
+                let machine = |image: &LabImage| format!(", {} {}", image.engine, image.release);
+                let machines: BTreeSet<String> = images.iter().map(machine).collect();
+                f.write_str("lab")?;
+                machines.iter().try_for_each(|machine| f.write_str(machine))
+            }
+        }
+    }
+}
+
 impl RunBackend {
     /// Returns the backend of a run of an earlier version, from its notes.
     pub(crate) fn of_notes(notes: &[String]) -> Self {
@@ -117,8 +137,8 @@ impl LabImage {
 }
 
 /// Without the dilation.
-impl std::fmt::Display for LabImage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for LabImage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { engine, engine_sha256, emulator, source, release, .. } = self;
         let sha256 = engine_sha256.get(..12).unwrap_or(engine_sha256);
         write!(f, "engine {engine} (sha256 {sha256}), {source} {release}, {emulator}")
@@ -146,6 +166,14 @@ mod tests {
         let lab = RunBackend::Lab { images: vec![image(), LabImage { dilation: None, ..image() }] };
         let common = "lab: engine qemu (sha256 0123456789ab), linux 7.3 7.3.0-lab, QEMU 7.2";
         assert_eq!(lab.notes(), [format!("{common}, dilation 10 (given)"), common.to_owned()]);
+    }
+
+    #[test]
+    fn a_backend_is_displayed_with_its_versions() {
+        assert_eq!(RunBackend::Simulator { model_version: 3 }.to_string(), "simulator, model 3");
+        let lab = RunBackend::Lab { images: vec![image(), image()] };
+        assert_eq!(lab.to_string(), "lab, qemu 7.3.0-lab");
+        assert_eq!(RunBackend::Lab { images: vec![] }.to_string(), "lab");
     }
 
     #[test]

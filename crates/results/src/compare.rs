@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
+use super::backend::RunBackend;
 use super::expect::{self, Expectation};
 use super::journal::TrialEnd;
 use super::model::TrialFilter;
@@ -131,6 +132,8 @@ pub struct Compared {
 pub struct Differences {
     /// The names of both runs or levels.
     pub names: (String, String),
+    /// The backends of both sides.
+    pub backends: [RunBackend; 2],
     /// One row per point, phase, subject and metric that both sides have.
     pub rows: Vec<Compared>,
     /// Points without rows.
@@ -148,6 +151,7 @@ pub struct Differences {
 /// One side of a comparison: values with the seed of their trial, by row key and trial.
 struct Side {
     name: String,
+    backend: RunBackend,
     values: BTreeMap<RowKey, BTreeMap<u16, (u64, f64)>>,
     /// What the side has of each point, by the position of the point.
     presence: BTreeMap<usize, Presence>,
@@ -416,7 +420,7 @@ impl RowOrder {
             }
             presence.insert(point, Presence::Counted);
         }
-        Side { name, values, presence }
+        Side { name, backend: summary.backend.clone(), values, presence }
     }
 
     /// Checks that every named metric has values.
@@ -479,8 +483,16 @@ impl RowOrder {
             only_in_a.chain(only_in_b).map(name).collect();
         let judged = judged_points(&rows, &unmatched_rows, &self.points);
         let unmatched = self.unmatched(&a, &b);
-        let (names, claims, trials) = ((a.name, b.name), <_>::default(), <_>::default());
-        Ok(Differences { names, rows, unmatched, judged, claims, trials, of_one_run: false })
+        Ok(Differences {
+            names: (a.name, b.name),
+            backends: [a.backend, b.backend],
+            rows,
+            unmatched,
+            judged,
+            claims: <_>::default(),
+            trials: <_>::default(),
+            of_one_run: false,
+        })
     }
 
     fn unmatched(&self, a: &Side, b: &Side) -> Vec<Unmatched> {

@@ -157,7 +157,11 @@ fn text_of(run: &RunSummary, extent: Extent) -> String {
     let late = scheduling_error_rows(summary);
     if !late.is_empty() {
         let header = ["link", "scheduling error", "p50 µs", "p90 µs", "p99 µs", "max µs"];
-        let _ = write!(out, "\n{}", render(summary, &header, late, extent));
+        let _ = write!(
+            out,
+            "\n{}\npercentiles, max: of each trial, averaged over trials.\n",
+            render(summary, &header, late, extent)
+        );
     }
     if extent.end.is_some() {
         let (all, dir) = (summary.points.len(), summary.run_dir.display());

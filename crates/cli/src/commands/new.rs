@@ -173,10 +173,14 @@ delay  = "{rtt}"
             );
         }
         let groups = group_names(&names);
-        for (group, cc) in groups.iter().zip(names) {
+        for (nth, (group, cc)) in groups.iter().zip(names).enumerate() {
+            let count = match nth {
+                0 => "# count = 4                      # parallel flows; otherwise one\n",
+                _ => "",
+            };
             let _ = write!(
                 text,
-                "\n[flows.{group}]\nfrom = \"src\"\nto   = \"dst\"\ncc   = \"{cc}\"\n"
+                "\n[flows.{group}]\nfrom = \"src\"\nto   = \"dst\"\ncc   = \"{cc}\"\n{count}"
             );
         }
         text += &self.phases(&groups);
@@ -340,6 +344,16 @@ mod tests {
         assert!(phases.iter().all(|phase| phase.flows.len() == 3), "{phases:?}");
         let one = checked(&Answers::from_args(args(&["--cc", "cubic"])).unwrap());
         assert!(one.plan().phases[0].measure);
+    }
+
+    #[test]
+    fn the_commented_key_adds_flows() {
+        let text = Answers::from_args(args(&["--cc", "cubic,bbr"])).unwrap().plan("mine");
+        let flows = |text: &str| {
+            let (plan, _) = check::read(text, &[]).unwrap();
+            plan.plan().flows.values().map(|flow| u64::from(flow.count)).sum::<u64>()
+        };
+        assert_eq!((flows(&text), flows(&text.replacen("# count", "count", 1))), (2, 5));
     }
 
     #[test]

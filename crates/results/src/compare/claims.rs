@@ -208,6 +208,7 @@ mod tests {
     use ccbench_proto::plan::expect::Test;
 
     use super::*;
+    use crate::backend::RunBackend;
 
     fn claim(text: &str, point_id: u32, measured: f64, outcome: Outcome) -> Expectation {
         Expectation {
@@ -243,6 +244,7 @@ mod tests {
             claims,
             trials: <_>::default(),
             of_one_run: false,
+            backends: [RunBackend::Testbed, RunBackend::Testbed],
         }
     }
 

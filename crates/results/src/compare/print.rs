@@ -1,12 +1,14 @@
 //! Prints comparisons as a table on the terminal and as CSV.
 
 use std::collections::BTreeSet;
+use std::mem::discriminant;
 
 use comfy_table::{
     Cell as TableCell, CellAlignment, ColumnConstraint, ContentArrangement, Table as Printed, Width,
 };
 
 use super::{Compared, Differences, unmatched};
+use crate::backend::RunBackend;
 use crate::csv::{Cell, Table};
 use crate::display::{TABLE_STYLE, readable};
 
@@ -65,9 +67,10 @@ pub fn text(differences: &Differences, width: Option<u16>) -> String {
          A, B: means ± half the width of their 95 % interval by Student's t.\n\
          95 % (t): interval of the difference, by the paired t or, without pairs, by Welch's t; *: it excludes 0.\n\
          95 % (bootstrap): percentiles of 2000 draws, too narrow for few trials. g: Hedges' g, the difference over the\n\
-         pooled standard deviation. n: pairs of trials with the same seed, or trials of A + B.\n{}{}{}{}{}",
+         pooled standard deviation. n: pairs of trials with the same seed, or trials of A + B.\n{}{}{}{}{}{}",
         table(&header, &rows, width),
         pairing(compared, differences.of_one_run),
+        different_backends(&differences.backends),
         chance(compared),
         differences.trials[0].line("A"),
         differences.trials[1].line("B"),
@@ -164,6 +167,16 @@ fn pairing(rows: &[Compared], of_one_run: bool) -> String {
         }
     };
     format!("{how}: {why}.\n")
+}
+
+/// Returns a line if the backends are of different kinds.
+fn different_backends([a, b]: &[RunBackend; 2]) -> String {
+    if discriminant(a) == discriminant(b) {
+        return String::new();
+    }
+    format!(
+        "different backends (A: {a}; B: {b}): a pair has the same random values, but not the same machine.\n"
+    )
 }
 
 /// Returns how many intervals there are, and what this means for those that exclude zero. Empty without an interval.
@@ -360,7 +373,17 @@ mod tests {
             claims: <_>::default(),
             trials: <_>::default(),
             of_one_run: false,
+            backends: [RunBackend::Testbed, RunBackend::Testbed],
         }
+    }
+
+    #[test]
+    fn different_backends_are_named() {
+        let mut compared = differences(2, 2);
+        assert!(!text(&compared, None).contains("different backends"));
+        compared.backends[1] = RunBackend::Simulator { model_version: 3 };
+        let named = "different backends (A: testbed; B: simulator, model 3):";
+        assert!(text(&compared, None).contains(named));
     }
 
     #[test]

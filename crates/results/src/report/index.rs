@@ -1,7 +1,6 @@
 //! The index of a folder of runs: one self-contained page with a line for each run and links to the reports.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -10,7 +9,6 @@ use super::{
     COMMON_SCRIPT, ReportError, Result, STYLE, TABLE_SCRIPT, escape_html, json_script,
     render_template,
 };
-use crate::backend::RunBackend;
 use crate::layout::list;
 use crate::model::{RunStatus, TrialStatus};
 use crate::parallel::in_parallel;
@@ -157,7 +155,7 @@ impl IndexedRun {
             directory: name(path),
             plan,
             started_utc,
-            backend: backend_text(&run.backend()),
+            backend: run.backend().to_string(),
             has_ended: status != RunStatus::Running,
             status: status.as_str(),
             points: run.points().1.len(),
@@ -181,20 +179,6 @@ fn name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-fn backend_text(backend: &RunBackend) -> String {
-    match backend {
-        RunBackend::Testbed => "testbed".to_owned(),
-        RunBackend::Import => "import".to_owned(),
-        RunBackend::Simulator { model_version } => format!("simulator, model {model_version}"),
-        RunBackend::Lab { images } => {
-            let machine =
-                |image: &crate::backend::LabImage| format!(", {} {}", image.engine, image.release);
-            let machines: BTreeSet<String> = images.iter().map(machine).collect();
-            ["lab".to_owned()].into_iter().chain(machines).collect()
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -210,11 +194,5 @@ mod tests {
         };
         let page = index.html();
         assert!(!page.contains("{{") && page.contains("<title>results · ccbench</title>"));
-    }
-
-    #[test]
-    fn a_backend_is_named_with_its_versions() {
-        assert_eq!(backend_text(&RunBackend::Simulator { model_version: 3 }), "simulator, model 3");
-        assert_eq!(backend_text(&RunBackend::Lab { images: vec![] }), "lab");
     }
 }
