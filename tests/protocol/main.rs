@@ -15,6 +15,7 @@ mod world;
 
 use std::collections::HashSet;
 
+use ccbench_tests::seeds::Seeds;
 use world::World;
 
 /// Number of seeds in `make test`.
@@ -39,31 +40,18 @@ pub enum Flaw {
     TakesBack,
 }
 
-fn number(variable: &str, otherwise: u64) -> u64 {
-    std::env::var(variable).map_or(otherwise, |text| text.parse().unwrap())
-}
-
 #[test]
 fn every_seed_keeps_the_promises() {
-    let first = number("CCBENCH_SEED", 0);
-    let count = number("CCBENCH_SEEDS", if first == 0 { SEEDS } else { 1 });
-    let (mut failures, mut kinds) = (Vec::new(), HashSet::new());
-    for seed in first..first + count {
+    let mut kinds = HashSet::new();
+    let seeds = Seeds::from_environment(SEEDS);
+    seeds.check("protocol", |seed| {
         let mut world = World::new(seed, Flaw::None);
         let result = world.simulate();
         kinds.extend(world.faults.iter().map(|(_, fault)| std::mem::discriminant(fault)));
-        if let Err(why) = result {
-            failures.push(format!(
-                "seed {seed}: {why}\nfaults (ms): {:?}\nrepeat: CCBENCH_SEED={seed} CCBENCH_SEEDS=1 cargo test \
-                 --workspace --features netns,browser --test protocol every_seed\n",
-                world.faults
-            ));
-        }
-    }
-    let shown: String = failures.iter().take(3).map(String::as_str).collect();
-    assert!(failures.is_empty(), "{} of {count} seeds:\n{shown}", failures.len());
-    assert!(count < 100 || kinds.len() == world::FAULT_KINDS, "only these faults: {kinds:?}");
-    println!("{count} seeds");
+        result.map_err(|why| format!("{why}\nfaults (ms): {:?}", world.faults))
+    });
+    let has_all = kinds.len() == world::FAULT_KINDS;
+    assert!(!seeds.include_first(100) || has_all, "only these faults: {kinds:?}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ pub mod port;
 pub mod recorded;
 pub mod run_files;
 pub mod s3;
+pub mod seeds;
 pub mod skip;
 pub mod snippets;
 

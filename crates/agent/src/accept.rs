@@ -263,9 +263,10 @@ pub fn tcp(listener: TcpListener, trust: Option<Trust>, audit: Audit) -> Incomin
     incoming
 }
 
-/// Accepts connections of another transport, such as the network of a simulation. Their clients may do everything, as on a Unix socket.
+/// Accepts connections of another transport, such as the network of a simulation, from everybody. Their clients may do everything, as on a
+/// Unix socket.
 #[doc(hidden)]
-pub fn other<T, F>(next: impl Fn() -> F + Send + Sync + 'static, audit: Audit) -> Incoming
+pub fn unauthenticated<T, F>(next: impl Fn() -> F + Send + Sync + 'static, audit: Audit) -> Incoming
 where
     T: Transport + 'static,
     F: Future<Output = io::Result<T>> + Send + 'static,

@@ -396,7 +396,7 @@ fn state(args: &MachineArgs, netns: Option<&Path>) -> Result<State, AgentError> 
     let lock = undo::lock(&dir)?;
     let ran_before = undo::has_journal(&dir);
     let audit = open_audit(&dir, args.audit_size)?;
-    let (mut undo, left) = Undo::open_in(&dir, netns)?;
+    let (mut undo, left) = Undo::open_in(&dir, netns, &Machine)?;
     undo.set_audit(audit.clone());
     audit.undone(&left);
     if !left.undone.is_empty() {

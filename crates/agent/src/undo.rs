@@ -112,18 +112,20 @@ impl Undo {
     /// # Errors
     /// The journal cannot be read or written.
     pub fn open(state_dir: &Path) -> Result<(Self, Outcome), JournalError> {
-        Self::open_in(state_dir, None)
+        Self::open_in(state_dir, None, &Machine)
     }
 
-    /// Like [`Self::open`], for a process that entered the network namespace with the file `netns`, which the journal records.
+    /// Like [`Self::open`], for a process that entered the network namespace with the file `netns`, which the journal records. Undoes
+    /// changes of interfaces with `interfaces`.
     ///
     /// # Errors
     /// As [`Self::open`].
     pub fn open_in(
         state_dir: &Path,
         netns: Option<&Path>,
+        interfaces: &dyn Interfaces,
     ) -> Result<(Self, Outcome), JournalError> {
-        Self::open_with(state_dir, &Machine, Namespaces::of_thread(netns))
+        Self::open_with(state_dir, interfaces, Namespaces::of_thread(netns))
     }
 
     fn open_with(
