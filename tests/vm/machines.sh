@@ -18,7 +18,7 @@
 # AGENT is the program that the machines run, a release build. In emulation, preparing a trial may block a debug build for longer than the 5
 # s after which its front considers it lost.
 #
-# Needs root, mmdebstrap, QEMU, 3 GB of memory, and about 13 minutes on two CPUs without KVM (2 more the first time, for the disk image,
+# Needs root, mmdebstrap, QEMU, 3 GB of memory, and about 13 to 18 minutes on two CPUs without KVM (2 more the first time, for the disk image,
 # which stays in the cache). Runs in its own namespaces: nothing of this machine changes. CCBENCH_MACHINES_KEEP=DIRECTORY keeps consoles,
 # logs and results.
 set -euo pipefail
