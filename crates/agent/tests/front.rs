@@ -6,6 +6,7 @@
 mod access_support;
 mod support;
 
+use std::convert::Infallible;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
 use std::process::Command;
 use std::time::Duration;
@@ -335,21 +336,36 @@ fn signal(process: &std::process::Child, signal: Signal) {
     nix::sys::signal::kill(pid, signal).unwrap();
 }
 
+/// Stops a process again and again. The kernel continues stopped processes when their process group is orphaned, for example because the
+/// shell that started the tests in the background has ended.
+async fn keep_stopped(process: &std::process::Child) -> Infallible {
+    loop {
+        signal(process, Signal::SIGSTOP);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 /// Its connections stay open, so only keepalives detect it.
 #[tokio::test]
 async fn a_stopped_front_frees_the_node() {
     let agent = split().await;
     let _running = running(&agent).await;
-    signal(&agent.child, Signal::SIGSTOP);
     let mut worker = AgentClient::new(agent.connect_to_worker().await);
-    let mut attempts = 0;
-    loop {
-        let next = for_caller(prepare(&long_plan(), "one", 2), "bob", &[Scope::Run]);
-        let Err(refused) = worker.prepare(next).await else { break };
-        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
-        attempts += 1;
-        assert!(attempts < 1000, "the node is not free: {}", agent.worker_log());
-        tokio::time::sleep(Duration::from_millis(10)).await;
+    let freed = async {
+        let mut attempts = 0;
+        loop {
+            let next = for_caller(prepare(&long_plan(), "one", 2), "bob", &[Scope::Run]);
+            let Err(refused) = worker.prepare(next).await else { break };
+            assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
+            attempts += 1;
+            // Twice the time of silence: a front that was continued begins again.
+            assert!(attempts < 2000, "{refused:?}, the node is not free: {}", agent.worker_log());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::select! {
+        () = freed => {}
+        never = keep_stopped(&agent.child) => match never {},
     }
     signal(&agent.child, Signal::SIGCONT);
 }
@@ -358,16 +374,22 @@ async fn a_stopped_front_frees_the_node() {
 async fn a_stopped_worker_ends_the_stream_of_a_controller() {
     let agent = split().await;
     let (_controller, mut rows) = running(&agent).await;
-    signal(agent.worker.as_ref().unwrap(), Signal::SIGSTOP);
-    let lost = loop {
-        match rows.message().await {
-            Ok(row) => assert!(row.is_some(), "the trial came to its end"),
-            Err(status) => break status,
+    let worker = agent.worker.as_ref().unwrap();
+    let lost = async {
+        loop {
+            match rows.message().await {
+                Ok(row) => assert!(row.is_some(), "the trial came to its end"),
+                Err(status) => break status,
+            }
         }
+    };
+    let lost = tokio::select! {
+        lost = lost => lost,
+        never = keep_stopped(worker) => match never {},
     };
     assert_eq!(lost.code(), Code::Unavailable);
     assert!(lost.message().contains("the worker of this node does not answer"), "{lost:?}");
-    signal(agent.worker.as_ref().unwrap(), Signal::SIGCONT);
+    signal(worker, Signal::SIGCONT);
 }
 
 /// The front reads the parts first. What the worker got until then has another SHA-256 than the file, and plans name files by SHA-256.
