@@ -27,11 +27,13 @@ const PAUSE_MS: u64 = 2_000;
 /// A run that needs more attempts makes no progress: one has at most 30 while faults last.
 const MAX_ATTEMPTS: usize = 60;
 /// Texts of errors that faults and the other controller cause.
-const EXPECTED: [&str; 9] = [
+const EXPECTED: [&str; 10] = [
     // The node is in use by the other controller, or has been since.
     "this node is busy: run ",
     "this node is held by run ",
     "another controller has used this node meanwhile",
+    // The node has freed itself, because it did not hear of its controller for too long.
+    "nothing is prepared on this node",
     // The connection is lost or refused.
     "transport error",
     "h2 protocol error",
