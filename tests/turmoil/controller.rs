@@ -1,6 +1,7 @@
 //! A controller: `ccbench run`, and `ccbench run --resume` as often as its run needs it. Results are files.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,6 +18,7 @@ use polars::prelude::*;
 
 use crate::Flaw;
 use crate::node::{NODES, plan_address};
+use crate::violation::RunViolation;
 
 /// Length of a trial: long enough that a node that misses the loss of its controller stays in use for too long.
 pub const TRIAL_S: u64 = 10;
@@ -122,9 +124,9 @@ impl Controller {
         entries.map(|entry| entry.path()).find(|path| path.join(FILE_NAME).is_file())
     }
 
-    async fn run(&self) -> Result<(), String> {
+    async fn run(&self) -> Result<(), impl Error> {
         let text = |path: &Path| path.to_str().unwrap().to_owned();
-        let result = match self.results() {
+        match self.results() {
             Some(dir) => {
                 let dir = text(&dir);
                 ccbench::run_simulated(&["ccbench", "run", "--resume", &dir, "--retry-failed"])
@@ -135,8 +137,7 @@ impl Controller {
                 let out = text(&self.folder.join("results"));
                 ccbench::run_simulated(&["ccbench", "run", &plan, "--out", &out]).await
             }
-        };
-        result.map_err(|error| error.to_string())
+        }
     }
 
     fn is_complete(&self) -> bool {
@@ -144,9 +145,9 @@ impl Controller {
         dir.is_some_and(|dir| dir.is_complete() && dir.failed().is_empty())
     }
 
-    fn journal(&self) -> Result<Vec<Entry>, String> {
-        let dir = self.results().ok_or("it has no results")?;
-        let journal = std::fs::read(dir.join(FILE_NAME)).map_err(|error| error.to_string())?;
+    fn journal(&self) -> Result<Vec<Entry>, RunViolation> {
+        let dir = self.results().ok_or(RunViolation::NoResults)?;
+        let journal = std::fs::read(dir.join(FILE_NAME)).map_err(unreadable(&dir))?;
         let objects = sealed_line::lines(&journal).into_iter().filter_map(|line| line.object);
         Ok(objects.map(|object| serde_json::from_slice(&object).unwrap()).collect())
     }
@@ -171,9 +172,9 @@ impl Controller {
     ///
     /// # Errors
     /// One is missing, was committed twice, or lacks the report of a node; a file is damaged; or an attempt failed for an unexpected reason.
-    pub fn committed(&self, flaw: Flaw) -> Result<Vec<TrialEnd>, String> {
-        let path = self.results().ok_or("it has no results")?;
-        let dir = RunDir::open(&path).map_err(|error| error.to_string())?;
+    pub fn committed(&self, flaw: Flaw) -> Result<Vec<TrialEnd>, RunViolation> {
+        let path = self.results().ok_or(RunViolation::NoResults)?;
+        let dir = RunDir::open(&path).map_err(unreadable(&path))?;
         plant(flaw, &path, &dir);
         let ends = self.journal()?.into_iter().filter_map(|entry| match entry {
             Entry::TrialEnd(end) => Some(end),
@@ -186,17 +187,18 @@ impl Controller {
             *counts.entry((end.point_id, end.trial)).or_default() += 1;
         }
         if counts.len() != TRIALS || counts.values().any(|count| *count != 1) {
-            return Err(format!("commits by point and trial: {counts:?}"));
+            return Err(RunViolation::Commits(counts));
         }
         for end in &ends {
             let nodes = nodes_with_end(&dir, end)?;
             if nodes != NODES.map(str::to_owned).into() {
-                return Err(format!("{end:?} has the end of only {nodes:?}"));
+                return Err(RunViolation::LacksEnd { end: Box::new(end.clone()), nodes });
             }
         }
-        let damaged = verify(&path).map_err(|error| error.to_string())?.damaged;
+        let damaged = verify(&path).map_err(unreadable(&path))?.damaged;
         if !damaged.is_empty() {
-            return Err(format!("damaged: {damaged:?}"));
+            let damaged = damaged.into_iter().map(|(file, why)| format!("{file}: {why}"));
+            return Err(RunViolation::Damaged(damaged.collect()));
         }
         self.check_errors(ends.iter().chain(&others))?;
         Ok(ends)
@@ -204,11 +206,16 @@ impl Controller {
 
     /// # Errors
     /// An attempt or a trial failed for an unexpected reason.
-    fn check_errors<'a>(&self, ends: impl Iterator<Item = &'a TrialEnd>) -> Result<(), String> {
+    fn check_errors<'a>(
+        &self,
+        ends: impl Iterator<Item = &'a TrialEnd>,
+    ) -> Result<(), RunViolation> {
         let mut texts = self.errors();
         for reason in ends.flat_map(|end| &end.reasons) {
             match reason.code {
-                ReasonCode::AgentError => return Err(format!("an agent failed: {reason:?}")),
+                ReasonCode::AgentError => {
+                    return Err(RunViolation::AgentError(reason.message.clone()));
+                }
                 ReasonCode::Error | ReasonCode::NotRun => texts.push(reason.message.clone()),
                 _ => {}
             }
@@ -216,18 +223,23 @@ impl Controller {
         // An attempt may fail on several nodes.
         let mut parts = texts.iter().flat_map(|text| text.split("; node "));
         match parts.find(|part| !EXPECTED.iter().any(|expected| part.contains(expected))) {
-            Some(part) => Err(format!("an unexpected error: {part}")),
+            Some(part) => Err(RunViolation::UnexpectedError(part.to_owned())),
             None => Ok(()),
         }
     }
 }
 
+fn unreadable<E: Error + 'static>(path: &Path) -> impl FnOnce(E) -> RunViolation {
+    let path = path.to_owned();
+    move |error| RunViolation::Unreadable { path, source: Box::new(error) }
+}
+
 /// Returns the nodes whose events include the end of the trial.
-fn nodes_with_end(dir: &RunDir, end: &TrialEnd) -> Result<BTreeSet<String>, String> {
+fn nodes_with_end(dir: &RunDir, end: &TrialEnd) -> Result<BTreeSet<String>, RunViolation> {
     let mut nodes = BTreeSet::new();
     for path in dir.files(end, "events") {
-        let file = File::open(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let rows = ParquetReader::new(file).finish().map_err(|error| error.to_string())?;
+        let file = File::open(&path).map_err(unreadable(&path))?;
+        let rows = ParquetReader::new(file).finish().map_err(unreadable(&path))?;
         let [of_node, kinds] =
             ["node", "kind"].map(|name| rows.column(name).unwrap().str().unwrap());
         let ends = of_node.iter().zip(kinds.iter()).filter(|(_, kind)| *kind == Some("trial_end"));
@@ -272,7 +284,7 @@ pub async fn control(controller: Arc<Controller>) -> turmoil::Result {
             return Err(format!("{MAX_ATTEMPTS} attempts: {:?}", controller.errors()).into());
         }
         if let Err(why) = controller.run().await {
-            controller.errors.lock().unwrap().push(why);
+            controller.errors.lock().unwrap().push(why.to_string());
         }
         if controller.is_complete() {
             controller.is_done.store(true, Ordering::Relaxed);

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use crate::Flaw;
 use crate::controller::TRIALS;
 use crate::faults::PEERS;
+use crate::violation::NodeViolation;
 
 /// The interface of every node. No machine has one of this name or index.
 const DEV: &str = "ccb-turmoil0";
@@ -50,7 +51,7 @@ struct State {
     has_no_offloads: bool,
     /// The last one may still be there.
     links: Vec<KernelLink>,
-    violations: Vec<String>,
+    violations: Vec<NodeViolation>,
     /// The agent dies in the last of this number of calls.
     calls_left: Option<u64>,
     /// The agent has died in a call: until it starts again, no call has an effect.
@@ -140,7 +141,7 @@ impl Kernel {
         let journal = std::fs::read(&self.journal).unwrap_or_default();
         let (steps, ..) = read_journal(&journal, &self.boot_id).unwrap();
         if !steps.iter().any(is_of_change) {
-            state.violations.push(format!("a change is not recorded before: {steps:?}"));
+            state.violations.push(NodeViolation::NotRecorded(format!("{steps:?}")));
         }
     }
 
@@ -200,17 +201,17 @@ impl Kernel {
 
     /// # Errors
     /// A trial has found changes of another one, or a change has no record.
-    pub fn check(&self) -> Result<(), String> {
-        self.state().violations.first().map_or(Ok(()), |why| Err(why.clone()))
+    pub fn check(&self) -> Result<(), NodeViolation> {
+        self.state().violations.first().map_or(Ok(()), |violation| Err(violation.clone()))
     }
 
     /// # Errors
     /// The kernel is not as it was found.
-    pub fn check_untouched(&self) -> Result<(), String> {
+    pub fn check_untouched(&self) -> Result<(), NodeViolation> {
         let mut state = self.state();
         match (state.current().cloned(), state.has_no_offloads) {
             (None, false) => Ok(()),
-            left => Err(format!("not undone: {left:?}")),
+            left => Err(NodeViolation::NotUndone(format!("{left:?}"))),
         }
     }
 }
@@ -237,7 +238,8 @@ impl Interfaces for Kernel {
     fn save_offloads(&self, _: &str) -> Result<Option<Value>, ShaperError> {
         let mut state = self.call()?;
         if state.has_no_offloads {
-            state.violations.push("a trial begins without the interface's offloads".to_owned());
+            let found = "no offloads of the interface".to_owned();
+            state.violations.push(NodeViolation::FoundChanges(found));
         }
         Ok(Some(saved_offloads()))
     }
@@ -250,7 +252,7 @@ impl Interfaces for Kernel {
     fn restore_offloads(&self, _: &str, before: &Value) -> Result<(), ShaperError> {
         let Some(mut state) = self.undoing_call()? else { return Ok(()) };
         if *before != saved_offloads() {
-            state.violations.push(format!("other offloads are restored: {before}"));
+            state.violations.push(NodeViolation::OtherState(format!("offloads: {before}")));
         }
         state.has_no_offloads = false;
         Ok(())
@@ -258,14 +260,14 @@ impl Interfaces for Kernel {
     fn save_root(&self, _: &str) -> Result<Value, ShaperError> {
         let mut state = self.call()?;
         if let Some(link) = state.current().cloned() {
-            state.violations.push(format!("a trial begins with a link of another one: {link:?}"));
+            state.violations.push(NodeViolation::FoundChanges(format!("{link:?}")));
         }
         Ok(saved_root())
     }
     fn restore_root(&self, _: &str, before: &Value) -> Result<(), ShaperError> {
         let Some(mut state) = self.undoing_call()? else { return Ok(()) };
         if *before != saved_root() {
-            state.violations.push(format!("another root qdisc is restored: {before}"));
+            state.violations.push(NodeViolation::OtherState(format!("root qdisc: {before}")));
         }
         state.close();
         Ok(())

@@ -31,6 +31,7 @@ use turmoil::net::TcpListener;
 use crate::Flaw;
 use crate::faults::PEERS;
 use crate::kernel::Kernel;
+use crate::violation::NodeViolation;
 
 /// The port on which agents listen.
 const PORT: u16 = 7700;
@@ -133,22 +134,25 @@ impl Node {
 
     /// # Errors
     /// A trial has found changes of another one, a change has no record, or the generation has decreased.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), NodeViolation> {
         self.kernel.check()?;
         let Some(NodeStatus { generation, .. }) = self.status() else { return Ok(()) };
         let before = std::mem::replace(&mut *self.generation.lock().unwrap(), generation);
         if generation < before {
-            return Err(format!("the generation is {generation} after {before}"));
+            return Err(NodeViolation::Generation { generation, before });
         }
         Ok(())
     }
 
     /// # Errors
     /// The kernel is not as it was found, or the agent says so.
-    pub fn check_undone(&self) -> Result<(), String> {
+    pub fn check_undone(&self) -> Result<(), NodeViolation> {
         self.kernel.check_untouched()?;
         let not_undone = self.status().map(|status| status.not_undone).unwrap_or_default();
-        if not_undone.is_empty() { Ok(()) } else { Err(format!("not undone: {not_undone:?}")) }
+        match not_undone.is_empty() {
+            true => Ok(()),
+            false => Err(NodeViolation::NotUndone(format!("{not_undone:?}"))),
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use crate::faults::{self, Fault, PEERS, Planned};
 use crate::kernel::KernelLink;
 use crate::node::{NODES, Node, network_address, serve};
 use crate::panics;
+use crate::violation::{NodeViolation, RunViolation, Violation};
 
 const CONTROLLERS: [&str; PEERS] = ["a", "b"];
 /// CLOCK_MONOTONIC at the beginning of a simulation.
@@ -126,7 +127,7 @@ impl World {
         }
     }
 
-    fn now_ms(&self) -> u64 {
+    pub fn now_ms(&self) -> u64 {
         self.sim.elapsed().as_millis() as u64
     }
 
@@ -138,13 +139,13 @@ impl World {
     ///
     /// # Errors
     /// A promise was broken.
-    pub fn simulate(&mut self) -> Result<(), String> {
+    pub fn simulate(&mut self) -> Result<(), Violation> {
         let faults_end_ms = self.faults.iter().map(|planned| planned.end_ms).max().unwrap_or(0);
         let mut complete_at_ms = None;
         loop {
             let now_ms = self.now_ms();
             self.begin_and_end_faults(now_ms);
-            self.step().map_err(|why| format!("at {now_ms} ms: {why}"))?;
+            self.step()?;
             if now_ms > faults_end_ms && self.controllers.iter().all(|one| one.is_done()) {
                 let since_ms = *complete_at_ms.get_or_insert(now_ms);
                 if now_ms > since_ms + FREE_AFTER_TRIAL_MS {
@@ -157,16 +158,16 @@ impl World {
                 let of = |one: &Arc<Controller>| {
                     format!("{}: {}: {:?}", one.name, one.is_done(), one.errors().last())
                 };
-                let all: Vec<String> = self.controllers.iter().map(of).collect();
-                return Err(format!("no end after {LIMIT_MS} ms: {all:?}"));
+                let controllers = self.controllers.iter().map(of).collect();
+                return Err(Violation::NoEnd { limit_ms: LIMIT_MS, controllers });
             }
         }
     }
 
     /// # Errors
     /// A program failed, or a promise was broken.
-    fn step(&mut self) -> Result<(), String> {
-        self.sim.step().map_err(|error| error.to_string())?;
+    fn step(&mut self) -> Result<(), Violation> {
+        self.sim.step()?;
         for node in 0..PEERS {
             if self.node_up_since_ms[node].is_some() && self.nodes[node].kernel.is_agent_dead() {
                 self.crash_node(node);
@@ -182,7 +183,7 @@ impl World {
             }
         }
         if panics::count() > self.panics {
-            return Err("a task or a thread has panicked".to_owned());
+            return Err(Violation::Panicked);
         }
         self.check(self.now_ms())
     }
@@ -198,7 +199,7 @@ impl World {
 
     /// Restarts agents that have failed to undo a change: they try again at each request, which may not come after the last trial, and when they
     /// start.
-    fn restart_after_failed_undo(&mut self) -> Result<(), String> {
+    fn restart_after_failed_undo(&mut self) -> Result<(), Violation> {
         for node in 0..PEERS {
             if self.nodes[node].kernel.failed_undos() > 0 {
                 self.crash_node(node);
@@ -292,10 +293,10 @@ impl World {
 
     /// # Errors
     /// A trial has found changes of another one, a generation has decreased, or a node is in use although its controller is gone.
-    fn check(&self, now_ms: u64) -> Result<(), String> {
+    fn check(&self, now_ms: u64) -> Result<(), Violation> {
         for (index, node) in self.nodes.iter().enumerate() {
             let name = NODES[index];
-            node.check().map_err(|why| format!("{name}: {why}"))?;
+            node.check().map_err(|violation| Violation::Node { node: name, violation })?;
             let Some(up_since_ms) = self.node_up_since_ms[index] else { continue };
             let Some(link) = node.kernel.link() else { continue };
             let Some(gone_since_ms) = self.gone_since_ms[holder(&link)][index] else { continue };
@@ -307,7 +308,8 @@ impl World {
                 _ => FREE_MS,
             };
             if now_ms > since_ms + free_ms {
-                return Err(format!("{name}: controller gone since {since_ms} ms, but: {link:?}"));
+                let violation = NodeViolation::NotFree { gone_since_ms: since_ms, link };
+                return Err(Violation::Node { node: name, violation });
             }
         }
         Ok(())
@@ -359,14 +361,14 @@ impl World {
 
     /// # Errors
     /// A change is not undone, or a trial was committed twice, with damaged files, or although a node has not run it from beginning to end.
-    fn check_end(&self) -> Result<(), String> {
+    fn check_end(&self) -> Result<(), Violation> {
         for (node, name) in self.nodes.iter().zip(NODES) {
-            node.check_undone().map_err(|why| format!("{name}: {why}"))?;
+            node.check_undone().map_err(|violation| Violation::Node { node: name, violation })?;
         }
         for controller in &self.controllers {
             let name = controller.name;
-            let ends =
-                controller.committed(self.flaw).map_err(|why| format!("run of {name}: {why}"))?;
+            let failed = |violation| Violation::Run { controller: name, violation };
+            let ends = controller.committed(self.flaw).map_err(failed)?;
             for end in ends {
                 for (node, of_node) in self.nodes.iter().zip(NODES) {
                     let begun_ns = end.clocks.get(of_node).map(|clock| clock.t0_ns);
@@ -377,7 +379,8 @@ impl World {
                             && link.is_whole(TRIAL_NS)
                     });
                     if begun_ns.is_none() || !ran {
-                        return Err(format!("{of_node} has not run {end:?} to its end: {links:?}"));
+                        let end = Box::new(end);
+                        return Err(failed(RunViolation::NotRun { node: of_node, end, links }));
                     }
                 }
             }
